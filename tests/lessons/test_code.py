@@ -17,6 +17,7 @@ from uwaga.lessons.example import Example, parse_example, vector
 from uwaga.lessons.steps.blocks import filled, spec_of
 from uwaga.nn import MultiHeadAttention, SinusoidalPositions
 
+Steps = dict[str, LessonStep]
 SENTENCES = st.lists(st.sampled_from(["this", "is", "a", "pen", ".", "猫", "nobody", "é"]), min_size=1, max_size=6)
 
 
@@ -71,10 +72,7 @@ GIVES = {
 }
 
 
-@settings(max_examples=10, deadline=None)
-@given(examples())
-def test_every_line_gives_the_numbers_beside_it(example: Example) -> None:
-    steps = {step.id: step for step in build_steps(example)}
+def lines_give_the_numbers_next_to_them(example: Example, steps: Steps) -> None:
     x = example.x_NM
     with torch.no_grad():
         single = layer_of(example, heads=1)
@@ -98,10 +96,7 @@ def test_every_line_gives_the_numbers_beside_it(example: Example) -> None:
         assert steps["positions"].code == ""
 
 
-@settings(max_examples=12, deadline=None)
-@given(examples())
-def test_the_lines_of_the_encoder_and_the_decoder_give_the_numbers_beside_them(example: Example) -> None:
-    steps = {step.id: step for step in build_steps(example)}
+def lines_of_blocks_give_the_numbers_next_to_them(example: Example, steps: Steps) -> None:
     inside = {"post": "block{}_ff_out_norm", "pre": "block{}_ff_sum"}[example.norm]
     last = {"post": "block2_ff_out_norm", "pre": "encoder_final_norm"}[example.norm]
     written = {"post": "decoder_ff_out_norm", "pre": "decoder_ff_sum"}[example.norm]
@@ -126,15 +121,28 @@ def test_the_lines_of_the_encoder_and_the_decoder_give_the_numbers_beside_them(e
     close(run(steps["architecture"].code, names), whole)
 
 
+@settings(max_examples=12, deadline=None)
+@given(examples())
+def test_code_and_words_are_true_of_the_numbers(example: Example) -> None:
+    steps = {step.id: step for step in build_steps(example)}
+    for check in (
+        lines_give_the_numbers_next_to_them,
+        lines_of_blocks_give_the_numbers_next_to_them,
+        the_line_of_the_learning_step_gives_its_gradients,
+        the_layer_that_is_named_is_the_layer,
+        scores_are_called_symmetric_only_if_they_are,
+        findings_about_sums_heads_and_learning_are_true,
+    ):
+        check(example, steps)
+
+
 def close(result: list[torch.Tensor], expected: torch.Tensor) -> None:
     """LayerNorm divides by as little as sqrt(1e-5), so rounding errors grow by up to 316."""
     torch.testing.assert_close(result[0], expected, rtol=1e-4, atol=1e-3)
 
 
-@settings(max_examples=12, deadline=None)
-@given(examples())
-def test_the_line_of_the_learning_step_gives_its_gradients(example: Example) -> None:
-    step = next(step for step in build_steps(example) if step.id == "learning")
+def the_line_of_the_learning_step_gives_its_gradients(example: Example, steps: Steps) -> None:
+    step = steps["learning"]
     names: dict[str, Any] = {"torch": torch, "uwaga": uwaga, "before": matrix(step, "learn_wanted").argmax(-1)}
     names |= {"P": matrix(step, "learn_codes"), "E": matrix(step, "learn_words")}
     names |= {f"W_{letter.upper()}": matrix(step, f"learn_w{letter}").requires_grad_() for letter in "qkv"}
@@ -143,10 +151,8 @@ def test_the_line_of_the_learning_step_gives_its_gradients(example: Example) -> 
         torch.testing.assert_close(gradient, matrix(step, f"learn_dw{letter}"), rtol=1e-4, atol=1e-6)
 
 
-@settings(max_examples=10, deadline=None)
-@given(examples())
-def test_the_layer_that_is_named_is_the_layer(example: Example) -> None:
-    step = next(step for step in build_steps(example) if step.id == "heads")
+def the_layer_that_is_named_is_the_layer(example: Example, steps: Steps) -> None:
+    step = steps["heads"]
     constructor = re.search(r"# (uwaga\.nn\..*) with these weights", step.code)
     assert constructor is not None
     layer = eval(constructor[1], {"uwaga": uwaga})
@@ -156,9 +162,15 @@ def test_the_layer_that_is_named_is_the_layer(example: Example) -> None:
         torch.testing.assert_close(layer(example.x_NM), matrix(step, "layer_output"))
 
 
-def test_the_packed_and_the_padded_batch() -> None:
+@pytest.fixture(scope="module")
+def plain() -> tuple[Example, Steps]:
+    """The lesson's own example."""
     example = parse_example({"request": "lesson"})
-    step = next(step for step in build_steps(example) if step.id == "batches")
+    return example, {step.id: step for step in build_steps(example)}
+
+
+def test_the_packed_and_the_padded_batch(plain: tuple[Example, Steps]) -> None:
+    example, step = plain[0], plain[1]["batches"]
     sentences = [torch.tensor([vector(word, 4) for word in sentence]) for sentence in example.sentences]
     lengths = torch.tensor([len(sentence) for sentence in sentences])
     padded = torch.nn.utils.rnn.pad_sequence(sentences, batch_first=True)
@@ -169,8 +181,8 @@ def test_the_packed_and_the_padded_batch() -> None:
     assert torch.equal(rows, matrix(step, "padded"))
 
 
-def test_the_entropy_of_the_scaling_step() -> None:
-    step = next(step for step in build_steps(parse_example({"request": "lesson"})) if step.id == "root")
+def test_the_entropy_of_the_scaling_step(plain: tuple[Example, Steps]) -> None:
+    step = plain[1]["root"]
     measured = matrix(step, "saturation")
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(n, int(measured[0, 0]), generator=generator) for n in (256, 32))
@@ -178,10 +190,8 @@ def test_the_entropy_of_the_scaling_step() -> None:
     torch.testing.assert_close(result, measured[0, 1])
 
 
-@settings(max_examples=10, deadline=None)
-@given(examples())
-def test_scores_are_called_symmetric_only_where_they_are(example: Example) -> None:
-    step = next(step for step in build_steps(example) if step.id == "scores")
+def scores_are_called_symmetric_only_if_they_are(example: Example, steps: Steps) -> None:
+    step = steps["scores"]
     scores, says = matrix(step, "scores"), step.told[0]
     quoted = re.search(r"“(.*?)” has a score of (\S+) with “(.*?)”, and “.*?” one of (\S+) with", says)
     if quoted is None:
@@ -192,10 +202,7 @@ def test_scores_are_called_symmetric_only_where_they_are(example: Example) -> No
         assert quoted[2] != quoted[4]
 
 
-@settings(max_examples=10, deadline=None)
-@given(examples())
-def test_findings_about_sums_heads_and_learning_are_true(example: Example) -> None:
-    steps = {step.id: step for step in build_steps(example)}
+def findings_about_sums_heads_and_learning_are_true(example: Example, steps: Steps) -> None:
     said = {
         name: " ".join(finding.text for part in step.sections for finding in part.findings)
         for name, step in steps.items()
@@ -216,9 +223,8 @@ def test_findings_about_sums_heads_and_learning_are_true(example: Example) -> No
     assert rises == (after is not None and bool(progress[1] > progress[0]))
 
 
-def test_a_difference_that_is_rounding_has_no_colours() -> None:
-    steps = {step.id: step for step in build_steps(parse_example({"request": "lesson"}))}
-    shades = {each.id: each.shade for part in steps["positions"].sections for each in part.matrices}
+def test_a_difference_that_is_rounding_has_no_colours(plain: tuple[Example, Steps]) -> None:
+    shades = {each.id: each.shade for part in plain[1]["positions"].sections for each in part.matrices}
     assert (shades["without_apart"], shades["with_apart"]) == ("none", "signed")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from uwaga.lessons.example import vector
+from uwaga.lessons.example import parse_example, vector
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import View
@@ -51,7 +51,7 @@ def assert_same_again(request: dict[str, Any]) -> None:
 def test_words_that_stay_keep_their_vectors() -> None:
     rows = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
     request = {"request": "lesson", "tokens": ["a", "pen", "a"], "x": rows, "text": "the a pen a a"}
-    question = answer(request).meta["request"]
+    question = parse_example(request).request()
     assert question["tokens"] == ["the", "a", "pen", "a", "a"]
     assert question["x"][1:] == [rows[0], rows[1], rows[2], rows[2]]
     assert question["x"][0] == list(vector("the", 2))
@@ -68,8 +68,8 @@ def test_words_that_stay_keep_their_vectors() -> None:
     ],
 )
 def test_a_text_is_split_as_unicode_says(text: str, words: list[str]) -> None:
-    question = answer({"request": "lesson", "text": text, "settings": {"sentences": [text]}}).meta["request"]
-    assert (question["text"], question["tokens"], question["settings"]["sentences"]) == (text, words, [words])
+    question = parse_example({"request": "lesson", "text": text, "settings": {"sentences": [text]}})
+    assert (question.text, question.tokens, question.sentences) == (text, tuple(words), (tuple(words),))
 
 
 def test_hostile_strings_are_returned_unchanged() -> None:
@@ -79,8 +79,8 @@ def test_hostile_strings_are_returned_unchanged() -> None:
 
 
 def test_without_x_the_weights_determine_its_width() -> None:
-    reply = answer({"request": "lesson", "tokens": ["new"], "settings": {"wq": [[1.0, 2.0]] * 3}})
-    assert len(reply.meta["request"]["x"][0]) == 3
+    question = parse_example({"request": "lesson", "tokens": ["new"], "settings": {"wq": [[1.0, 2.0]] * 3}})
+    assert question.x_NM.shape == (1, 3)
 
 
 def test_the_largest_reply_is_small_and_fast_enough_for_every_keystroke() -> None:

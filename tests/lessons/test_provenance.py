@@ -74,7 +74,7 @@ def test_every_number_equals_what_its_rule_gives(question: dict[str, Any], numbe
     assert checked > 50
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_numbers_of_random_lessons_equal_what_their_rules_give(
     numbers_of: Callable[..., Any], data: st.DataObject
@@ -180,6 +180,7 @@ def page_numbers(reply: Reply, request: dict[str, Any], tmp_path: Path) -> dict[
 
 
 @pytest.mark.slow
+@pytest.mark.gate("odd", "before", "narrow")
 @pytest.mark.parametrize("name", ["default", "unscaled", "odd", "before", "narrow"])
 def test_an_edited_saved_page_has_the_numbers_of_python(
     name: str, numbers_of: Callable[[Reply], Any], tmp_path: Path

@@ -56,7 +56,7 @@ def right(question: Question) -> list[str]:
     return [question.choices[place] for place in question.answers]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @example(
     ["is", "."], False, 1, 0.0, "post"
 )  # two keys that fit equally: any answer would be right, so that nothing is asked
@@ -124,6 +124,7 @@ def test_a_single_token_is_not_asked_about_others() -> None:
     assert {"softmax", "masks", "encoder"} <= set(questions)
 
 
+@pytest.mark.gate("en", "ja")  # whose words are in another order; the others have English's
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_step_has_a_question_with_a_clear_answer_about_the_token_that_it_picks(language: str) -> None:
     worked = work_through(language=language)

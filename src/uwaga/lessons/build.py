@@ -54,6 +54,6 @@ STEPS: Mapping[str, Callable[[Page], LessonStep]] = {
 
 @torch.no_grad()
 def build_steps(example: Example) -> tuple[LessonStep, ...]:
-    """All pages of the lesson; those with a number are the six steps of the calculation."""
+    """Return all pages of the lesson; those with a number are the six steps of the calculation."""
     matrices: dict[str, Matrix] = {}
     return tuple(make(Page(id, example, matrices)) for id, make in STEPS.items())

@@ -37,13 +37,14 @@ class Copyist(nn.Module):
         self.encoder, self.decoder = Encoder(spec, 1), Decoder(spec, 1)
 
     def read(self, signs: Tensor) -> Tensor:
-        """(..., N, M) the encoder's output for signs (..., N)."""
+        """Return (..., N, M) the encoder's output for signs (..., N)."""
         memory = self.encoder(self.positions(self.embedding(signs)))
         assert isinstance(memory, Tensor)
         return memory
 
     def write(self, signs: Tensor, memory: Tensor) -> Tensor:
-        """(..., T, S) scores of the sign that follows each of (..., T) signs; the first is the start sign."""
+        """Return (..., T, S) scores of the sign that follows each of (..., T) signs. The first sign is the start
+        sign."""
         output = self.decoder(self.positions(self.embedding(signs)), memory, mask=Causal())
         logits = linear(output, self.embedding.weight)
         assert isinstance(logits, Tensor)
@@ -62,7 +63,7 @@ class Copied(NamedTuple):
 
 @functools.cache
 def trained() -> Copyist:
-    """The stored model."""
+    """Return the stored model."""
     model = Copyist()
     model.load_state_dict(load(resources.files(__package__).joinpath("copyist.safetensors").read_bytes()), strict=True)
     return model.eval()

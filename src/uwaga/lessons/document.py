@@ -43,7 +43,7 @@ class Illustration:
         "rows", the row of one word in each of several matrices; "film", a matrix per moment, with a slider; "waves", each
         column as a curve over the rows; "circles", a matrix; "shapes", matrices as rectangles that fit each other, or do not; "layers", a batch
         as layers, one of rows for each sentence.
-    matrices: what is drawn; a film's first has a slice per moment, its second a row per moment with the curves beside it, its
+    matrices: what is drawn; a film's first has a slice per moment, its second a row per moment with the curves next to it, its
         third the weights of each moment, and then the position codes, W_Q and W_K of each moment. A matrix is drawn as circles where it stands in a section.
     labels: of the moments, or of the shapes.
     sizes: of "shapes": rows and columns of each.
@@ -174,7 +174,7 @@ class LessonStep:
 
 
 def as_json(part: Any) -> Any:
-    """A part of the lesson as JSON: its fields in their order, and the id of a matrix."""
+    """Return a part of the lesson as JSON: its fields in their order, and the id of a matrix."""
     if isinstance(part, Matrix):
         return part.id
     if is_dataclass(part):
@@ -183,12 +183,12 @@ def as_json(part: Any) -> Any:
 
 
 def difference_shade(difference: Tensor, of: Tensor) -> str:
-    """The shade of a matrix of differences: no colours if they are rounding errors of what was subtracted."""
+    """Return the shade of differences: no colours if they are rounding errors of the operands."""
     return "none" if float(difference.abs().max()) <= 1e-5 * float(of.abs().max()) else "signed"
 
 
 def matrices(steps: Iterable[LessonStep]) -> dict[str, Matrix]:
-    """All matrices by id; a later step may show one of an earlier step again."""
+    """Return all matrices by id; a later step may show one of an earlier step again."""
     results: dict[str, Matrix] = {}
     for step in steps:
         pictures = (*step.pictures, *(picture for section in step.sections for picture in section.pictures))
@@ -198,12 +198,13 @@ def matrices(steps: Iterable[LessonStep]) -> dict[str, Matrix]:
     return results
 
 
-def shown(number: float) -> str:
-    """A number as it is written inside a sentence: as in the page's tables, but small ones with three digits.
+def shown(number: float | Tensor) -> str:
+    """Return a number as a sentence has it: as in the page's tables, but a small number with three digits.
 
     >>> shown(0.125), shown(-0.001), shown(123456.0), shown(2.0)
     ('0.13', '\N{MINUS SIGN}0.00100', '123,456', '2.00')
     """
+    number = float(number)
     size = abs(number)
     if number == 0 or 0.005 <= size < 10_000:
         return decimal(number, 2)

@@ -72,13 +72,13 @@ def _words() -> _Words:
 
 
 def default_sentences() -> tuple[tuple[str, ...], ...]:
-    """The batch of the step "batches"."""
+    """Return the batch of the step "batches"."""
     words = _words()
     return tuple(words.roles), (*words.written, tuple(words.roles)[-1]), (words.third,)
 
 
 def by_hand(word: str) -> tuple[float, ...] | None:
-    """(M,) the vector of a word of the language's own example; None for any other word."""
+    """Return (M,) the vector of a word of the language's own example; None for any other word."""
     role = _words().roles.get(word)
     return None if role is None else _BY_ROLE[role]
 
@@ -127,7 +127,7 @@ class Example:
 
     @property
     def width_names(self) -> tuple[str, ...]:
-        """Names of the components of the tokens' vectors: words if the vectors were made by hand, else numbers."""
+        """Return names of the components: words if the vectors were made by hand, else numbers."""
         width = self.x_NM.shape[1]
         if width == WIDTH and all(by_hand(token) is not None for token in self.tokens):
             return tr("pointing"), tr("acting"), tr("thing"), tr("ending")
@@ -135,21 +135,21 @@ class Example:
 
     @property
     def scale(self) -> float:
-        """The factor of the scores."""
+        """Return the factor of the scores."""
         return 1.0 / math.sqrt(self.wq_MD.shape[1]) if self.scaled else 1.0
 
     @property
     def scale_text(self) -> str:
-        """The factor as a formula."""
+        """Return the factor as a formula."""
         return f"1/√{self.wq_MD.shape[1]}" if self.scaled else "1"
 
     @property
     def scale_argument(self) -> str:
-        """What a call of `uwaga.attention` needs for this example's scaling."""
+        """Return the argument of a call of `uwaga.attention` for this example's scaling."""
         return "" if self.scaled else ", scale=1.0"
 
     def request(self) -> dict[str, Any]:
-        """The request that gives this example, with all arguments."""
+        """Return the request that gives this example, with all arguments."""
         settings = {_named(field): as_lists(getattr(self, field.name)) for field in fields(self)}
         text, tokens, x = (settings.pop(name) for name in ("text", "tokens", "x"))
         written = {} if text is None else {"text": text}
@@ -157,12 +157,12 @@ class Example:
 
 
 def _named(field: Field[Any]) -> str:
-    """The name of a field in a request: without the letters of its shape."""
+    """Return the name of a field in a request: without the letters of its shape."""
     return field.name.partition("_")[0]
 
 
 def as_lists(value: object) -> Any:
-    """Tuples, tensors and arrays as lists."""
+    """Return tuples, tensors and arrays as lists."""
     if isinstance(value, torch.Tensor | np.ndarray | np.generic):
         return value.tolist()
     return [as_lists(item) for item in value] if isinstance(value, tuple | list) else value
@@ -193,7 +193,7 @@ class ExampleParser:
         return value
 
     def text(self, name: str, max_count: int) -> tuple[str | None, tuple[str, ...]]:
-        """A text of at most `max_count` words, and its words; None if it is missing."""
+        """Return a text of at most `max_count` words, and its words; None if it is missing."""
         value = self._values.get(name)
         return (None, ()) if value is None else (str(value), self._split(name, value, max_count))
 
@@ -214,33 +214,19 @@ class ExampleParser:
             for place, sentence in enumerate(value)
         )
 
-    def boolean(self, name: str, default: bool) -> bool:
-        return bool(self._checked(name, self._values.get(name, default), Switch))
-
-    def integer(self, name: str, low: int, high: int, default: int) -> int:
-        """An integer with low <= value <= high."""
-        return int(self._checked(name, self._values.get(name, default), Annotated[Integer, Ge(low), Le(high)]))
-
-    def number(self, name: str, default: float) -> float:
-        return float(self._checked(name, self._values.get(name, default), _Number))
-
-    def positive(self, name: str, high: float, default: float) -> float:
-        """A number with 0 < value <= high."""
-        return float(self._checked(name, self._values.get(name, default), Annotated[Real, Gt(0), Le(high)]))
-
-    def choice(self, name: str, choices: Sequence[str]) -> str:
-        """One of the choices; by default the first."""
-        return str(self._checked(name, self._values.get(name, choices[0]), Literal[tuple(choices)]))
+    def setting(self, name: str, rule: Any, default: Any) -> Any:
+        """Return a value of the type `rule`, whose annotations are its limits."""
+        return self._checked(name, self._values.get(name, default), rule)
 
     def sentence(self, name: str, max_count: int, default: Sequence[str]) -> tuple[str, ...]:
-        """A text, or a list of words."""
+        """Return a text, or a list of words."""
         value = self._values.get(name)
         if isinstance(value, str):
             return self._split(name, value, max_count)
         return tuple(default) if value is None else self._words(name, value, max_count)
 
     def order(self, name: str, count: int) -> tuple[int, ...]:
-        """A permutation of 0 to count - 1; by default the reverse order."""
+        """Return a permutation of 0 to count - 1; by default the reverse order."""
         value = self._values.get(name)
         if value is None:
             return tuple(range(count - 1, -1, -1))
@@ -253,7 +239,8 @@ class ExampleParser:
         return tuple(value)
 
     def rows(self, name: str, count: int, max_count: int) -> tuple[int | None, list[list[float] | None] | None]:
-        """The common width of the rows, None if all are missing, and the rows, each None if missing; None if `name` is missing."""
+        """Return the common width of the rows, and the rows; None for what is missing. The width is None if all rows
+        are missing, the rows are None if `name` is."""
         value = self._values.get(name)
         if value is None:
             return None, None
@@ -267,14 +254,14 @@ class ExampleParser:
         return (widths[0] if widths else None), rows
 
     def height(self, name: str, max_count: int) -> int | None:
-        """The number of rows; None if `name` is missing, or invalid, which `matrix` reports."""
+        """Return the number of rows; None if `name` is missing, or invalid, which `matrix` reports."""
         value = self._values.get(name)
         return len(value) if isinstance(value, list) and 1 <= len(value) <= max_count else None
 
     def matrix(
         self, name: str, shape: tuple[int, int | None], max_count: int, default: Callable[[int | None], Tensor]
     ) -> Tensor:
-        """A float32 matrix of a shape, in which None allows any width."""
+        """Return a float32 matrix of a shape, in which None allows any width."""
         height, width = shape
         reply, rows = self.rows(name, height, max_count)
         if rows is None or reply is None:
@@ -296,7 +283,7 @@ class ExampleParser:
         return tuple(value)
 
     def _split(self, name: str, value: object, max_count: int) -> tuple[str, ...]:
-        """The words of a text."""
+        """Return the words of a text."""
         if not isinstance(value, str) or len(value) > _MAX_TEXT_LENGTH:
             raise self._wrong(name, f"a text of at most {_MAX_TEXT_LENGTH} characters", value)
         self._check_characters(name, value)
@@ -332,15 +319,15 @@ class ExampleParser:
 
 
 def parse_example(request: Mapping[str, object]) -> Example:
-    """The example that a request describes; missing arguments get their defaults.
+    """Return the example that a request describes; missing arguments get their defaults.
 
     Args:
         request: {"request": "lesson"} and any of
             tokens: 1 to 12 strings.
             x: a row of 1 to 8 numbers per token; null for the word's default vector.
             text: a sentence, whose words replace the tokens. Words that are among `tokens` keep their rows of `x`; without
-                `tokens`, the rows are those of the new words.
-            settings: any of those of `Example.request()`.
+                `tokens`, the rows belong to the new words.
+            settings: any settings of `Example.request()`.
 
     Raises:
         ExampleError: an argument that is unknown, invalid or too large.
@@ -353,6 +340,10 @@ def parse_example(request: Mapping[str, object]) -> Example:
     return _example(text, tokens, _vectors(parser, before, tokens, settings), settings)
 
 
+def _range(low: int, high: int) -> Any:
+    return Annotated[Integer, Ge(low), Le(high)]
+
+
 def _example(text: str | None, tokens: tuple[str, ...], x_NM: Tensor, settings: ExampleParser) -> Example:
     count, width = x_NM.shape
     wq_MD = settings.matrix("wq", (width, None), MAX_WIDTH, lambda n: weight("wq", width, n or max(1, width // 2)))
@@ -360,7 +351,7 @@ def _example(text: str | None, tokens: tuple[str, ...], x_NM: Tensor, settings: 
     wk_MD = settings.matrix("wk", (width, inner), MAX_WIDTH, lambda n: weight("wk", width, inner))
     wv_ME = settings.matrix("wv", (width, None), MAX_WIDTH, lambda n: weight("wv", width, n or max(1, width - 1)))
     values = wv_ME.shape[1]
-    heads = settings.integer("heads", 1, MAX_HEADS, 2)
+    heads = settings.setting("heads", _range(1, MAX_HEADS), 2)
     wo_EM = _output_weight(settings, heads, values, width)
     w1_MF = settings.matrix("w1", (width, None), MAX_WIDTH, lambda n: weight("w1", width, min(2 * width, MAX_WIDTH)))
     hidden = w1_MF.shape[1]
@@ -373,26 +364,26 @@ def _example(text: str | None, tokens: tuple[str, ...], x_NM: Tensor, settings: 
         wv_ME=wv_ME,
         wo_EM=wo_EM,
         heads=heads,
-        scaled=settings.boolean("scaled", True),
-        window=settings.integer("window", 0, MAX_TOKENS, 1),
-        length=settings.integer("length", 0, count, max(1, count - 2)),
-        sharpness=settings.number("sharpness", 8.0),
+        scaled=settings.setting("scaled", Switch, True),
+        window=settings.setting("window", _range(0, MAX_TOKENS), 1),
+        length=settings.setting("length", _range(0, count), max(1, count - 2)),
+        sharpness=settings.setting("sharpness", _Number, 8.0),
         payload_NP=settings.matrix("payload", (count, None), MAX_WIDTH, lambda n: _payload(tokens)),
         sentences=settings.sentences("sentences", MAX_SENTENCES, MAX_TOKENS, default_sentences()),
-        limit=settings.integer("limit", 1, MAX_TOKENS, 4),
+        limit=settings.setting("limit", _range(1, MAX_TOKENS), 4),
         order=settings.order("order", count),
-        seed=settings.integer("seed", 0, 2**31 - 1, 0),
+        seed=settings.setting("seed", _range(0, 2**31 - 1), 0),
         w1_MF=w1_MF,
         w2_FM=settings.matrix("w2", (hidden, width), MAX_WIDTH, lambda n: weight("w2", hidden, width)),
-        norm=settings.choice("norm", NORMS),
+        norm=settings.setting("norm", Literal[NORMS], NORMS[0]),
         written=settings.sentence("written", MAX_TOKENS - 1, _words().written),
-        steps=settings.integer("steps", 0, MAX_STEPS, 0),
-        rate=settings.positive("rate", MAX_RATE, 2.0),
+        steps=settings.setting("steps", _range(0, MAX_STEPS), 0),
+        rate=settings.setting("rate", Annotated[Real, Gt(0), Le(MAX_RATE)], 2.0),
     )
 
 
 def _output_weight(settings: ExampleParser, heads: int, values: int, width: int) -> Tensor:
-    """(heads * E, M) W_O, whose rows of a head that are not given are the default's."""
+    """Return (heads * E, M) W_O, whose rows of a head that are not given are the default's."""
     most = MAX_HEADS * values
     height = settings.height("wo", most) or values
     if height % values:
@@ -404,7 +395,7 @@ def _output_weight(settings: ExampleParser, heads: int, values: int, width: int)
 
 
 def _vectors(parser: ExampleParser, before: Sequence[str], tokens: Sequence[str], settings: ExampleParser) -> Tensor:
-    """(N, M) the rows of `tokens`, where those of the request are the rows of `before`."""
+    """Return (N, M) the rows of `tokens`, if the request has the rows of `before`."""
     width, rows = parser.rows("x", len(before), MAX_WIDTH)
     if width is None:  # no row is given; W_Q may be
         width = settings.height("wq", MAX_WIDTH) or WIDTH
@@ -419,7 +410,7 @@ def _vectors(parser: ExampleParser, before: Sequence[str], tokens: Sequence[str]
 
 
 def _payload(tokens: Sequence[str]) -> Tensor:
-    """(N, 2): the place of each token, from 1, and its number of letters."""
+    """Return (N, 2): the place of each token, from 1, and its number of letters."""
     return torch.tensor([[place + 1.0, float(len(token))] for place, token in enumerate(tokens)])
 
 
@@ -428,7 +419,8 @@ def _counted(count: int, noun: str) -> str:
 
 
 def vector(word: str, width: int) -> tuple[float, ...]:
-    """(M,) the vector of a word, the same in every sentence: by hand for the words of the language's own example, else random, seeded by the word."""
+    """Return (M,) the vector of a word, the same in every sentence. Words of the language's own example have vectors
+    made by hand; others are random, seeded by the word."""
     if width == WIDTH and (result := by_hand(word)) is not None:
         return result
     drawn = torch.randint(-4, 5, (width,), generator=_seeded(f"word {word}")) / 4.0
@@ -436,14 +428,16 @@ def vector(word: str, width: int) -> tuple[float, ...]:
 
 
 def weight(name: str, rows: int, columns: int) -> Tensor:
-    """(rows, columns) float32, "wq", "wk", of one of the lesson's matrices: by hand for the default widths, else random with a fixed seed."""
+    """Return one of the lesson's matrices, (rows, columns) float32, by its name, such as "wq". The default widths have
+    matrices made by hand; others are random with a fixed seed."""
     if name in _BY_HAND and (rows, columns) == (len(_BY_HAND[name]), len(_BY_HAND[name][0])):
         return torch.tensor(_BY_HAND[name])
     return torch.randint(-4, 5, (rows, columns), generator=_seeded(f"weight {name}")) / 4.0
 
 
 def numbered(letter: str, count: int) -> tuple[str, ...]:
-    """
+    """Return names such as q1, q2, q3.
+
     >>> numbered("q", 3)
     ('q1', 'q2', 'q3')
     """

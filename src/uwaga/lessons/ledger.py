@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from uwaga.lessons.compute import attended, layer_of, projected, scores
+from uwaga.lessons.compute import at_largest, attended, layer_of, projected, scores
 from uwaga.lessons.document import Problem, shown
 from uwaga.lessons.example import Example
 from uwaga.lessons.page import Page
@@ -16,7 +16,7 @@ _TIMES = 4.0  # that the longest vector is made longer
 
 
 def longest(example: Example) -> tuple[int, Tensor, Tensor]:
-    """The token of the longest vector, X, and X with this vector several times as long."""
+    """Return the token of the longest vector, X, and X with this vector several times as long."""
     j = int(example.x_NM.norm(dim=-1).argmax())
     longer_NM = example.x_NM.clone()
     longer_NM[j] *= _TIMES
@@ -24,7 +24,7 @@ def longest(example: Example) -> tuple[int, Tensor, Tensor]:
 
 
 def weights_on(example: Example, j: int, x_NM: Tensor) -> Tensor:
-    """(N,) how much weight each token gives token j, with one head."""
+    """Return (N,) how much weight each token gives token j, with one head."""
     return attended(*projected(layer_of(example, heads=1), x_NM), example.scale)[1][:, j]
 
 
@@ -37,7 +37,7 @@ def long_by_scores(page: Page) -> Problem:
 
 
 def long_by_weights(page: Page, norm: Callable[[Tensor], Tensor] | None = None) -> Problem:
-    """norm: that X goes through first, which is to solve the problem."""
+    """Measure how much weight the longest vector gets. norm: the remedy that X goes through first."""
 
     def weight(j: int, x_NM: Tensor) -> float:
         return float(weights_on(page.example, j, x_NM if norm is None else norm(x_NM)).mean())
@@ -46,15 +46,11 @@ def long_by_weights(page: Page, norm: Callable[[Tensor], Tensor] | None = None) 
 
 
 def _long(page: Page, measure: Callable[[int, Tensor], float], *, is_remedy: bool = False) -> Problem:
-    """How much of a row the longest vector takes, as it is and made longer."""
+    """Measure how much of a row the longest vector takes, as it is and made longer."""
     j, x_NM, longer_NM = longest(page.example)
     before, after = measure(j, x_NM), measure(j, longer_NM)
     text = page.text(
-        "takes_of_a_row",
-        token=page.example.tokens[j],
-        before=shown(before),
-        times=f"{_TIMES:.0f}",
-        after=shown(after),
+        "takes_of_a_row", token=page.example.tokens[j], before=shown(before), times=f"{_TIMES:.0f}", after=shown(after)
     )
     return page.problem("long", text, (before, after), solved=is_remedy and abs(after - before) < 0.01)
 
@@ -68,10 +64,12 @@ def row_sums(page: Page, numbers_NN: Tensor, *, solved: bool = False) -> Problem
 
 def two_ways(page: Page, scores_NN: Tensor) -> Problem:
     apart_NN = (scores_NN - scores_NN.T).abs()
-    i, j = divmod(int(apart_NN.argmax()), len(scores_NN))
-    apart = float(apart_NN[i, j])
-    text, both = page.text("two_ways_differ", apart=shown(apart)), (float(scores_NN[i, j]), float(scores_NN[j, i]))
-    return page.problem("symmetric", text, both, solved=apart > 0)
+    i, j = at_largest(apart_NN)
+    text, both = (
+        page.text("two_ways_differ", apart=shown(apart_NN[i, j])),
+        (float(scores_NN[i, j]), float(scores_NN[j, i])),
+    )
+    return page.problem("symmetric", text, both, solved=bool(apart_NN[i, j] > 0))
 
 
 def moved(page: Page, apart: Tensor, *, solved: bool = False) -> Problem:
@@ -81,7 +79,8 @@ def moved(page: Page, apart: Tensor, *, solved: bool = False) -> Problem:
 
 
 def variances(page: Page, measured: Tensor, *, solved: bool = False) -> Problem:
-    """measured: a row for each width, with the variance of scores."""
+    """Measure the variance of scores at the smallest and the largest width. measured: a row for each width, with the
+    variance of scores."""
     (width, variance), (width2, variance2) = measured[[0, -1]].tolist()
     text = page.text(
         "variance_at",

@@ -24,18 +24,13 @@ EVERY = slice(None)
 
 
 def cell(of: str, row: Index, column: Index) -> Rule:
-    """A reference to a cell of the matrix `of`."""
+    """Return a reference to a cell of the matrix `of`."""
     return {"of": of, "row": row, "column": column}
 
 
 def rule(op: str, *of: Rule, **more: Any) -> Rule:
-    """How a number is computed from the cells that it refers to."""
+    """Return the rule that computes a number from the cells that it refers to."""
     return {"op": op, "from": list(of), **more}
-
-
-def given(say: str) -> Rule:
-    """The rule of a number that the text `say` explains, not other matrices."""
-    return rule("given", say=say)
 
 
 class Operand:
@@ -46,7 +41,7 @@ class Operand:
     columns: Sequence[str]
 
     def at(self, row: Index = "i", column: Index = "j") -> Rule:
-        """A reference to a cell, by default to the one at the place of the cell that is computed."""
+        """Return a reference to a cell, by default to the one at the place of the cell that is computed."""
         raise NotImplementedError
 
     @property
@@ -54,7 +49,8 @@ class Operand:
         return View(self.numbers.T, self.columns, self.rows, lambda i, j: self.at(j, i), is_turned=True)
 
     def __getitem__(self, places: tuple[Place, Place]) -> "View":
-        """Some rows and columns. One number keeps its axis, and is the same cell for every row or column of an expression."""
+        """Return some rows and columns. One number keeps its axis, and is the same cell for every row or column of an
+        expression."""
         row, column = places
         kept = [_kept(place, names) for place, names in zip(places, (self.rows, self.columns), strict=True)]
         return View(
@@ -65,12 +61,12 @@ class Operand:
         )
 
     def __matmul__(self, other: "Operand") -> "Matrix":
-        """The product: by a transposed matrix as attention computes scores, else as a layer computes its linear map."""
+        """Return the product, computed as scores if the other is transposed, else as a linear map."""
         is_turned = isinstance(other, View) and other.is_turned
         return self._product(other, scores if is_turned else mapped)
 
     def times(self, other: "Operand") -> "Matrix":
-        """The product with a matrix that is no layer's, as attention computes scores."""
+        """Return the product with a matrix that is no layer's, as attention computes scores."""
         return self._product(other, scores)
 
     def _product(self, other: "Operand", compute: Callable[[Tensor, Tensor], Tensor]) -> "Matrix":
@@ -95,57 +91,57 @@ class Operand:
         return made(numbers, self.rows, self.columns, source, shade="share")
 
     def _along(self, axis: int, numbers: Tensor, op: str, name: str) -> "Matrix":
-        """One number of each row (axis 1), or of each column (axis 0), which `name` names."""
+        """Return one number of each row (axis 1), or of each column (axis 0), which `name` names."""
         if axis:
             source = rule(op, self.at("i", "m"), over=len(self.columns))
             return made(numbers, self.rows, (name,), source)
         return made(numbers, (name,), self.columns, rule(op, self.at("m", "j"), over=len(self.rows)))
 
     def copied(self) -> "Matrix":
-        """The same numbers."""
+        """Return the same numbers."""
         return self._by_cell(self.numbers, "copy")
 
     def scaled(self, times: float, say: str) -> "Matrix":
-        """The numbers times a factor; `say` is the text for it."""
+        """Return the numbers times a factor; `say` is the text for it."""
         return self._by_cell(self.numbers * times, "scaled", times=times, say=say)
 
     def where(self, bits: "Operand") -> "Matrix":
-        """The numbers where a bit is 1, masked (NaN) where it is 0."""
+        """Return the numbers where a bit is 1, masked (NaN) where it is 0."""
         return self._by_cell(self.numbers.where(bits.numbers > 0, torch.nan), "masked", bits)
 
     def relu(self) -> "Matrix":
         return self._by_cell(self.numbers.relu(), "relu")
 
     def moved(self, gradient: "Operand", rate: float) -> "Matrix":
-        """The numbers after a step of gradient descent."""
+        """Return the numbers after a step of gradient descent."""
         return self._by_cell(self.numbers - rate * gradient.numbers, "moved", gradient, times=rate)
 
     def exponentials(self) -> "Matrix":
-        """exp of how far each number is below the largest of its row."""
+        """Return exp of how far each number is below the largest of its row."""
         return self._by_row((self.numbers - self.numbers.amax(-1, keepdim=True)).exp(), "exponential")
 
     def shares(self) -> "Matrix":
-        """Each number divided by the sum of its row."""
+        """Return each number divided by the sum of its row."""
         return self._by_row(self.numbers / self.numbers.sum(-1, keepdim=True), "share")
 
     def softmax(self) -> "Matrix":
-        """Softmax of each row over what is not masked."""
+        """Return Softmax of each row over what is not masked."""
         return self._by_row(self.numbers.nan_to_num(-torch.inf).softmax(-1).nan_to_num(0.0), "softmax")
 
     def total(self, name: str, axis: int = 1) -> "Matrix":
-        """The sum of each row, or with axis 0 of each column."""
+        """Return the sum of each row, or with axis 0 of each column."""
         return self._along(axis, self.numbers.sum(axis - 2, keepdim=True), "total", name)
 
     def mean(self, name: str, axis: int = 1) -> "Matrix":
-        """The mean of each row, or with axis 0 of each column."""
+        """Return the mean of each row, or with axis 0 of each column."""
         return self._along(axis, self.numbers.mean(axis - 2, keepdim=True), "mean", name)
 
     def length(self, name: str) -> "Matrix":
-        """The length of each row."""
+        """Return the length of each row."""
         return self._along(1, self.numbers.norm(dim=-1, keepdim=True), "length", name)
 
     def weighing(self, other: "Operand") -> "Matrix":
-        """A slice for each row: the rows of another matrix, each times the number of this row at its place."""
+        """Return a slice for each row: the rows of another matrix times this row's numbers."""
         source = rule("product", self.at("c", "i"), other.at())
         return made(self.numbers[:, :, None] * other.numbers, other.rows, other.columns, source)
 
@@ -191,21 +187,22 @@ class Matrix(Operand):
         return cell(self.id, row, column) | ({"slice": "c"} if self.numbers.dim() == 3 else {})
 
     def by_library(self, numbers: Tensor) -> "Matrix":
-        """The same rule with the numbers of the library's own operation, whose rounding differs. A test compares the two."""
+        """Return the same rule with the numbers of the library's own operation. Their rounding differs. A test compares
+        the two."""
         return replace(self, numbers=numbers)
 
     def styled(self, **looks: Any) -> "Matrix":
-        """The same matrix with another shade, other digits, or other names of its columns."""
+        """Return the same matrix with another shade, other digits, or other names of its columns."""
         return replace(self, **looks)
 
     @property
     def field(self) -> str | None:
-        """The argument of the request that sets the matrix, if the user can edit it."""
+        """Return the argument of the request that sets the matrix, if the user can edit it."""
         return self.id if self.source["op"] == "typed" else None
 
     @property
     def product(self) -> str:
-        """The shapes of the two matrices that this one is the product of, and its own; "" if it is no product."""
+        """Return the shapes of the factors and of this product, or "" if it is no product."""
         if self.source["op"] != "dot" or self.numbers.dim() == 3:
             return ""
         left, right = self.source["from"]
@@ -215,7 +212,7 @@ class Matrix(Operand):
         return f"{rows}×{over} · {over}×{columns} = {rows}×{columns}"
 
     def to_json(self, array: int) -> dict[str, Any]:
-        """All but the numbers; `array` is their index in the reply."""
+        """Return all but the numbers; `array` is their index in the reply."""
         return {
             "id": self.id,
             "title": self.title,
@@ -234,22 +231,22 @@ class Matrix(Operand):
 
 
 def made(numbers: Tensor, rows: Sequence[str], columns: Sequence[str], source: Rule, **looks: Any) -> Matrix:
-    """A matrix without a name yet. looks: shade, digits and note."""
+    """Return a matrix without a name yet. looks: shade, digits and note."""
     return Matrix(id="", title="", formula="", rows=rows, columns=columns, numbers=numbers, source=source, **looks)
 
 
 def typed(numbers: Tensor, rows: Sequence[str], columns: Sequence[str]) -> Matrix:
-    """Numbers that the user can edit, by the setting of the matrix's name."""
+    """Return numbers that the user can edit, by the setting of the matrix's name."""
     return made(numbers, rows, columns, rule("typed"))
 
 
 def by_columns(rules: Sequence[Rule]) -> Rule:
-    """A rule for each column."""
+    """Return a rule for each column."""
     return rule("columns", rules=list(rules))
 
 
 def side_by_side(parts: Sequence[Operand]) -> Matrix:
-    """The columns of several matrices, one after another."""
+    """Return the columns of several matrices, one after another."""
     rules = [rule("copy", part.at("i", column)) for part in parts for column in range(len(part.columns))]
     columns = [name for part in parts for name in part.columns]
     return made(torch.cat([part.numbers for part in parts], dim=-1), parts[0].rows, columns, by_columns(rules))
@@ -262,7 +259,7 @@ def _kept(place: Place, names: Sequence[str]) -> list[int]:
 
 
 def _moved(place: Place, index: Index) -> Index:
-    """The index in a matrix of what has an index in its view."""
+    """Return the index in a matrix of what has an index in its view."""
     if isinstance(place, int):
         return place
     if isinstance(place, slice):

@@ -5,7 +5,7 @@ There is none where the example allows none: a single token cannot be chosen amo
 
 import random
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -19,19 +19,28 @@ Cells = Sequence[tuple[str, int, int]]
 
 def question(
     page: Page,
-    text: str,
-    choices: Sequence[str],
-    right: Iterable[int],
-    why: str,
     covers: Sequence[str],
     cells: Cells = (),
+    choices: Sequence[str] | None = None,
+    right: Iterable[int] = (0,),
     *,
+    asks: Mapping[str, object] = {},
+    why: str | Mapping[str, object] = {},
     ordered: bool = False,
     about_sizes: bool = False,
     tap: str = "",
 ) -> Question | None:
-    """A question about the first of the cells, with its choices in an order that gives nothing away, or as they are if ordered; None
-    if there is nothing to choose."""
+    """Return a question about the first of the cells, or None if there is nothing to choose.
+
+    Args:
+        covers, cells, about_sizes, tap: as `Question` has them.
+        choices: None for the step's texts "choices".
+        right: the places of the right choices.
+        asks: values of the text "question".
+        why: values of the text "why", or another text.
+        ordered: whether the choices stay in this order; otherwise their order gives nothing away.
+    """
+    text, choices = page.text("question", **asks), page.texts("choices") if choices is None else choices
     distinct = list(dict.fromkeys(choices))
     answers = {choices[place] for place in right}
     if len(answers) == len(distinct):
@@ -43,7 +52,7 @@ def question(
         text=text,
         choices=distinct,
         answers=tuple(place for place, choice in enumerate(distinct) if choice in answers),
-        why=why,
+        why=why if isinstance(why, str) else page.text("why", **why),
         covers=covers,
         cells=cells,
         about_sizes=about_sizes,
@@ -52,18 +61,11 @@ def question(
     )
 
 
-def first_is_right(page: Page, covers: Sequence[str], cell: tuple[str, int, int]) -> Question | None:
-    """The question of the texts "question", "choices" and "why", in which the first choice is right."""
-    return question(page, page.text("question"), page.texts("choices"), [0], page.text("why"), covers, (cell,))
-
-
 def which_token(
-    page: Page, matrix: Matrix, i: int, text: str, why: str, covers: Sequence[str], *, tapped: bool = False
+    page: Page, matrix: Matrix, i: int, covers: Sequence[str], *, tapped: bool = False, **asks: object
 ) -> Question | None:
-    """Which token has the largest number of row i; at most four to choose among, the largest and the smallest.
-
-    tapped: whether the choices are all words of a picture of the matrix.
-    """
+    """Ask which token has the largest number of row i; at most four choices, the largest and the smallest among them.
+    tapped: whether the choices are all words of a picture of the matrix. asks: values of the text "question"."""
     if leads(matrix.numbers)[i] < CLEAR:
         return None
     names, row = names_of(page, page.example.tokens), matrix.numbers[i]
@@ -71,20 +73,21 @@ def which_token(
     some = range(len(names)) if tapped else order if len(order) <= 4 else [*order[:3], order[-1]]
     right = [some.index(place) for place in largest(row) if place in some]
     j = order[0]
-    answer = page.text("because", token=names[j], number=shown(float(row[j])), why=why)
+    why = page.text("because", token=names[j], number=shown(row[j]), why=page.text("why"))
     choices, tap = [names[place] for place in some], matrix.id if tapped else ""
-    return question(page, text, choices, right, answer, covers, ((matrix.id, i, j),), ordered=tapped, tap=tap)
+    cells = ((matrix.id, i, j),)
+    return question(page, covers, cells, choices, right, asks=asks, why=why, ordered=tapped, tap=tap)
 
 
 def largest(row: Tensor) -> list[int]:
-    """The places of the largest number and of those that equal it up to rounding."""
+    """Return the places of the largest number and of those that equal it up to rounding."""
     most = float(row.max())
     slack = ROUNDING * max(1.0, abs(most))
     return [place for place, value in enumerate(row.tolist()) if value >= most - slack]
 
 
 def names_of(page: Page, tokens: Sequence[str]) -> list[str]:
-    """The tokens; with their place if a token is there twice."""
+    """Return the tokens; with their place if a token is there twice."""
     return [
         page.text("token_at", token=token, place=place + 1)
         if tokens.count(token) > 1
@@ -96,7 +99,8 @@ def names_of(page: Page, tokens: Sequence[str]) -> list[str]:
 def ranges(
     page: Page, value: float, low: float, high: float, shape: Callable[[float], str]
 ) -> tuple[list[str], list[int]]:
-    """Three ranges, and which of them has the value; with lower ends if the value is next to one of these."""
+    """Return three ranges, and which of them has the value. The ranges have lower ends if the value is next to an
+    end."""
     if min(abs(value - low), abs(value - high)) < CLEAR:
         low, high = low - 0.1, high - 0.1
     choices = [page.text(key, low=shape(low), high=shape(high)) for key in ("under", "from_to", "over")]

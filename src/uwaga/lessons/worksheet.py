@@ -36,7 +36,7 @@ thead td { border: 0; }
 
 
 def worksheet_html(steps: tuple[LessonStep, ...], tokens: tuple[str, ...]) -> str:
-    """One HTML page, printed on A4: the task, then from a new page on the same with the numbers and the questions' answers."""
+    """Return one HTML page, printed on A4: the task, then the solutions on a new page."""
     asked = [step for step in steps if step.id in _TASKS]
     matrices = {matrix.id: matrix for step in asked for section in step.sections for matrix in section.matrices}
     sentence = _text(" ".join(tokens))
@@ -80,7 +80,8 @@ def _tables(matrices: Iterator[Matrix], tokens: tuple[str, ...], token: int, *, 
 
 
 def _table(matrix: Matrix, tokens: tuple[str, ...], token: int, *, filled: bool) -> str:
-    """A matrix as a table; of a matrix with a slice per query, the slice of the token that the step asks about."""
+    """Return a matrix as a table. A matrix with a slice for each query shows the slice of the token that the step asks
+    about."""
     is_sliced = matrix.numbers.dim() == 3
     numbers = (matrix.numbers[token] if is_sliced else matrix.numbers).tolist()
     title = f"{matrix.title} ({tokens[token]})" if is_sliced else matrix.title
@@ -97,7 +98,7 @@ def _table(matrix: Matrix, tokens: tuple[str, ...], token: int, *, filled: bool)
 
 
 def _number(number: float, matrix: Matrix) -> str:
-    """What is given has all its digits, what is computed two decimals."""
+    """Return a given number with all its digits, a computed one with the matrix's decimals."""
     if matrix.source["op"] != "typed":
         return decimal(number, matrix.digits)
     text = f"{number:.7g}"

@@ -9,11 +9,11 @@ import torch
 
 from uwaga._base.languages import significant
 from uwaga.lessons.compute import attended
-from uwaga.lessons.document import Chart, Drawing, DrawingPart, LessonStep, Section
+from uwaga.lessons.document import Drawing, DrawingPart, LessonStep, Section
 from uwaga.lessons.example import START
-from uwaga.lessons.matrix import EVERY, Matrix, by_columns, cell, given, made, rule
+from uwaga.lessons.matrix import EVERY, Matrix, by_columns, cell, made, rule
 from uwaga.lessons.page import Page
-from uwaga.lessons.question import first_is_right
+from uwaga.lessons.question import question
 from uwaga.lessons.steps.blocks import spec_of
 from uwaga.nn import DecoderLayer
 
@@ -83,7 +83,7 @@ def architecture(page: Page) -> LessonStep:
         page.section("left_out", _parts_of_models(page)),
         _parameters(page),
         drawing=_drawing(page),
-        question=first_is_right(page, ("models",), ("models", 0, 2)),
+        question=question(page, ("models",), (("models", 0, 2),)),
         code="decoder(target, encoder(source), mask=uwaga.Causal())     # uwaga.nn.Encoder and uwaga.nn.Decoder",
     )
 
@@ -121,11 +121,11 @@ def _drawing(page: Page) -> Drawing:
 
 
 def _parts_of_models(page: Page) -> Matrix:
-    """1 where a model has a part. GPT's position codes are those of the decoder."""
+    """Return 1 where a model has a part. GPT has the position codes of the decoder."""
     groups = ("attention", "own", "cross", "own", "in_positions")
     numbers = [[float(part not in without) for without in _WITHOUT.values()] for part in groups]
     numbers[-1][list(_WITHOUT).index("GPT")] = 1.0
-    papers, columns = given(page.text("papers")), list(_WITHOUT)
+    papers, columns = page.given("papers"), list(_WITHOUT)
     return page.matrix(
         "models", made(torch.tensor(numbers), page.texts("groups"), columns, papers, shade="bits", digits=0)
     )
@@ -142,7 +142,7 @@ _LEARNED = (
 
 
 def _parameters(page: Page) -> Section:
-    """The learned numbers of one encoder and one decoder block, counted in the layers themselves."""
+    """Return the learned numbers of one encoder and one decoder block, counted in the layers themselves."""
     example = page.example
     layer = DecoderLayer(spec_of(example))
     counts = [
@@ -153,7 +153,7 @@ def _parameters(page: Page) -> Section:
         [[count if in_encoder else 0.0, count] for count, (_, in_encoder) in zip(counts, _LEARNED, strict=True)]
     )
     (m, d), e, f = example.wq_MD.shape, example.wv_ME.shape[1], example.w1_MF.shape[1]
-    counted = given(page.text("counted", m=m, d=d, e=e, f=f, h=example.heads))
+    counted = page.given("counted", m=m, d=d, e=e, f=f, h=example.heads)
     columns = page.texts("of_blocks")
     learned = made(numbers, page.texts("learned_parts"), columns, counted, shade="none", digits=0)
     sums = rule("total", cell("parameters", "m", "j"), over=len(_LEARNED))
@@ -165,20 +165,20 @@ _COMPARED = (10, 100, 1_000, 10_000, 100_000)
 
 
 def length(page: Page) -> LessonStep:
-    """The same weights for any number of tokens."""
+    """Return the same weights for any number of tokens."""
     twice = _twice(page)
     return page.step(
         twice,
         _growing(page),
         pictures=(page.picture("arcs", "twice", page["twice_weights"]),),
-        question=first_is_right(page, ("twice_weights", "twice_output"), ("twice_weights", 0, 0)),
+        question=question(page, ("twice_weights", "twice_output"), (("twice_weights", 0, 0),)),
         ledger=(page.problem("cost", page.text("stays"), (len(page.example.tokens),)),),
         code="uwaga.attention(q, torch.cat((k, k)), torch.cat((v, v))" + page.example.scale_argument + ")",
     )
 
 
 def _twice(page: Page) -> Section:
-    """Attention to the sentence written twice: the weights are halves, the output is the same."""
+    """Return attention to the sentence written twice: the weights are halves, the output is the same."""
     example, (q, k, v) = page.example, (page[letter] for letter in "qkv")
     tokens, n = example.tokens, len(example.tokens)
     key_2ND, value_2NE = (torch.cat((operand.numbers, operand.numbers)) for operand in (k, v))
@@ -206,11 +206,11 @@ def _growing(page: Page) -> Section:
     weights, lengths = 2 * m * d + 2 * m * e, (len(page.example.tokens), *_COMPARED)
     counts = [(tokens, weights, tokens * tokens, tokens * tokens * (d + e), 1, tokens) for tokens in lengths]
     rules = (
-        given(page.text("compared")),
-        given(page.text("numbers_in", m=m, d=d, e=e)),
+        page.given("compared"),
+        page.given("numbers_in", m=m, d=d, e=e),
         rule("product", cell("by_length", "i", 0), cell("by_length", "i", 0)),
         rule("scaled", cell("by_length", "i", 2), times=d + e, say=str(d + e)),
-        given(page.text("one_step")),
+        page.given("one_step"),
         rule("copy", cell("by_length", "i", 0)),
     )
     rows = [page.text("tokens_of", length=tokens) if tokens > 1 else page.text("one_token") for tokens in lengths]
@@ -225,14 +225,6 @@ def _growing(page: Page) -> Section:
         compared3=_COMPARED[0] ** 2,
         compared4=_COMPARED[-1] ** 2,
     )
-    chart = Chart(
-        title=page.text("grows"),
-        matrix=matrix.id,
-        lines=(1, 2, 4, 5),
-        description=finding.text,
-        x_title=columns[0],
-        y_title=page.text("number"),
-        log_x=True,
-        log_y=True,
-    )
+    axes = (columns[0], page.text("number"))
+    chart = page.chart("grows", matrix.id, (1, 2, 4, 5), finding, *axes, log_x=True, log_y=True)
     return page.section("grows", matrix, findings=(finding,), charts=(chart,))

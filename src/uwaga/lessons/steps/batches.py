@@ -9,7 +9,7 @@ from uwaga._base.languages import integer, percent, significant
 from uwaga.lessons.compute import layer_of
 from uwaga.lessons.document import LessonStep, Section, difference_shade
 from uwaga.lessons.example import vector
-from uwaga.lessons.matrix import Matrix, by_columns, cell, given, made, rule
+from uwaga.lessons.matrix import Matrix, by_columns, cell, made, rule
 from uwaga.lessons.page import Page
 from uwaga.lessons.question import question, ranges
 from uwaga.ops.masks import KeyLengths
@@ -25,7 +25,7 @@ def batches(page: Page) -> LessonStep:
     longest = max(lengths)
     bits_RT = torch.tensor([[float(place < length) for place in range(longest)] for length in lengths])
     columns = [str(place + 1) for place in range(longest)]
-    is_word = given(page.text("is_word"))
+    is_word = page.given("is_word")
     places = page.matrix("places", made(bits_RT, names, columns, is_word, shade="bits", digits=0))
     work, whole = _work(page, names, lengths)
     packed, padded, apart = _both_ways(page)
@@ -58,12 +58,11 @@ def batches(page: Page) -> LessonStep:
         ),
         question=question(
             page,
-            page.text("question"),
-            choices,
-            right,
-            page.text("why", wasted=percent(wasted)),
             ("work", "work_total"),
             (("work_total", 0, 4),),
+            choices,
+            right,
+            why={"wasted": percent(wasted)},
             ordered=True,
         ),
         code="layer(uwaga.Ragged.from_list(sentences)); layer(padded, mask=uwaga.KeyLengths(lengths))",
@@ -71,14 +70,14 @@ def batches(page: Page) -> LessonStep:
 
 
 def _work(page: Page, names: list[str], lengths: list[int]) -> tuple[Matrix, Matrix]:
-    """The pairs of a query and a key, of each sentence and of all."""
+    """Return the pairs of a query and a key, of each sentence and of all."""
     columns = page.texts("columns_of_work")
     lengths_R, longest, count = torch.tensor(lengths).float(), max(lengths), len(lengths)
     longest_R = torch.full_like(lengths_R, longest)
     numbers = (lengths_R, longest_R, lengths_R**2, longest_R**2, 1 - lengths_R**2 / longest_R**2)
     rules = (
         rule("total", cell("places", "i", "m"), over=longest),
-        # The padded length is that of the longest sentence.
+        # The padded length is the longest sentence's.
         rule("copy", cell("work", lengths.index(longest), 0)),
         rule("product", cell("work", "i", 0), cell("work", "i", 0)),
         rule("product", cell("work", "i", 1), cell("work", "i", 1)),
@@ -95,7 +94,7 @@ def _work(page: Page, names: list[str], lengths: list[int]) -> tuple[Matrix, Mat
 
 
 def _both_ways(page: Page) -> tuple[Matrix, Matrix, Matrix]:
-    """The layer's output for the packed batch, for the padded batch, and the difference."""
+    """Return the layer's output for the packed batch, for the padded batch, and the difference."""
     example = page.example
     layer, width = layer_of(example, example.heads), example.x_NM.shape[1]
     batch = Ragged.from_list(
@@ -107,7 +106,7 @@ def _both_ways(page: Page) -> tuple[Matrix, Matrix, Matrix]:
     rows = [f"{r + 1}: {word}" for r, sentence in enumerate(example.sentences) for word in sentence]
     numbers = {"packed": packed.values, "padded": Ragged.from_padded(padded_RTM, batch.lengths).values}
     both = [
-        page.matrix(id, made(numbers_NM, rows, example.width_names, given(page.text("by_layer"))))
+        page.matrix(id, made(numbers_NM, rows, example.width_names, page.given("by_layer")))
         for id, numbers_NM in numbers.items()
     ]
     apart = both[0] - both[1]
@@ -116,24 +115,20 @@ def _both_ways(page: Page) -> tuple[Matrix, Matrix, Matrix]:
 
 
 def _limit(page: Page, names: list[str], lengths: list[int]) -> Section:
-    """What a model with learned positions does not read."""
+    """Return the section on tokens that a model with learned positions does not read."""
     limit = page.example.limit
     lengths_R = torch.tensor(lengths)
     kept_R = lengths_R.clamp(max=limit)
     rules = (
         rule("copy", cell("work", "i", 0)),
-        given(page.text("read_of", limit=limit)),
+        page.given("read_of", limit=limit),
         rule("minus", cell("cut", "i", 0), cell("cut", "i", 1)),
     )
     numbers = torch.stack((lengths_R, kept_R, lengths_R - kept_R), dim=-1).float()
     cut = made(numbers, names, page.texts("columns_of_cut"), by_columns(rules), shade="none", digits=0)
     lost = page.finding("lost", limit=limit, lost=int((lengths_R - kept_R).sum()), sum=sum(lengths))
     return page.section(
-        "limit",
-        page.matrix("cut", cut, limit=limit),
-        values={"most": 1024},
-        controls=("limit",),
-        findings=(lost,),
+        "limit", page.matrix("cut", cut, limit=limit), values={"most": 1024}, controls=("limit",), findings=(lost,)
     )
 
 
@@ -141,7 +136,7 @@ def _growth(page: Page) -> Section:
     tokens = torch.tensor(_LONG, dtype=torch.float64)
     numbers = torch.stack((tokens, tokens**2, tokens**2 * 4 / 1e6), dim=-1).float()
     rules = (
-        given(page.text("compared")),
+        page.given("compared"),
         rule("product", cell("growth", "i", 0), cell("growth", "i", 0)),
         rule("scaled", cell("growth", "i", 1), times=4e-6, say=page.text("bytes")),
     )

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from uwaga._base.languages import decimal, significant
 from uwaga.lessons import ledger
-from uwaga.lessons.compute import layer_of, mapped
+from uwaga.lessons.compute import apart, layer_of, mapped
 from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Section, shown
 from uwaga.lessons.example import START, Example, numbered, vector
-from uwaga.lessons.matrix import Matrix, by_columns, cell, given, made, rule, side_by_side, typed
+from uwaga.lessons.matrix import Matrix, by_columns, cell, made, rule, side_by_side, typed
 from uwaga.lessons.page import Page
 from uwaga.lessons.question import question
 from uwaga.lessons.steps.heads import Head, multi_head
@@ -28,7 +28,7 @@ _EPS = 1e-5
 
 
 class SublayerMatrices(NamedTuple):
-    """The matrices of a sublayer with its residual and norm, in the order in which they are computed; and those of its heads."""
+    """The matrices of a sublayer with its residual and norm, in the order of computation; and its heads' matrices."""
 
     matrices: list[Matrix]
     heads: Sequence[Head] = ()
@@ -40,7 +40,7 @@ class SublayerMatrices(NamedTuple):
 
 
 def spec_of(example: Example) -> LayerSpec:
-    """The options of all layers."""
+    """Return the options of all layers."""
     return LayerSpec(
         d_model=example.x_NM.shape[1],
         num_heads=example.heads,
@@ -56,7 +56,7 @@ def spec_of(example: Example) -> LayerSpec:
 
 
 def filled(example: Example, layer: nn.Module) -> nn.Module:
-    """A layer, or a stack of layers, whose matrices are all the example's."""
+    """Return a layer, or a stack of layers, whose matrices are all the example's."""
     for part in layer.modules():
         if isinstance(part, MultiHeadAttention):
             part.load_state_dict(layer_of(example, example.heads).state_dict())
@@ -68,15 +68,10 @@ def filled(example: Example, layer: nn.Module) -> nn.Module:
 
 
 def _attention(
-    page: Page,
-    name: str,
-    x: Matrix,
-    key: str = "attended",
-    *,
-    memory: Matrix | None = None,
-    bits: Matrix | None = None,
+    page: Page, name: str, x: Matrix, key: str = "attended", *, memory: Matrix | None = None, bits: Matrix | None = None
 ) -> SublayerMatrices:
-    """Attention with its residual and norm. key: of the output's text; memory: by default what the queries come from."""
+    """Return attention with its residual and norm. key: of the output's text; memory: by default what the queries come
+    from."""
     normed = _norm(page, f"{name}_in", x) if page.example.norm == "pre" else []
     asks = normed[-1] if normed else x
     say = page.example.scale_text if page.example.scaled else shown(1.0)
@@ -96,13 +91,13 @@ def _feed_forward(page: Page, name: str, x: Matrix) -> SublayerMatrices:
 
 
 def _residual(page: Page, name: str, x: Matrix, added: Matrix) -> list[Matrix]:
-    """What a sublayer adds, the sum, and after it the norm of post-norm."""
+    """Return the output of a sublayer, its sum with the residual, and the norm of post-norm."""
     total = page.matrix(f"{name}_sum", x + added, "residual")
     return [added, total, *(_norm(page, f"{name}_out", total) if page.example.norm == "post" else [])]
 
 
 def _norm(page: Page, name: str, x: Matrix) -> list[Matrix]:
-    """Mean and variance of each row, and the row normalised (Ba et al., "Layer Normalization", 2016)."""
+    """Return mean and variance of each row, and the normalised row. After Ba et al., "Layer Normalization", 2016."""
     mean_N1, m, id = x.numbers.mean(-1, keepdim=True), len(x.columns), f"{name}_stats"
     numbers = torch.cat((mean_N1, (x.numbers - mean_N1).square().mean(-1, keepdim=True)), dim=-1)
     row = x.at("i", "m")
@@ -141,33 +136,25 @@ def encoder(page: Page) -> LessonStep:
         ),
         text=(*page.texts("text"), page.text("pre" if is_pre else "post")),
         pictures=(_way(page, [x, *attended.matrices, *forward.matrices]),),
-        question=question(
-            page,
-            page.text("question"),
-            ("0", "1", page.text("depends")),
-            [0],
-            page.text("why"),
-            normed,
-            ((normed[0], 0, 0),),
-        ),
+        question=question(page, normed, ((normed[0], 0, 0),), ("0", "1", page.text("depends"))),
         ledger=(ledger.long_by_weights(page, spec_of(example).new_norm()),),
         code="encoder_layer(source)     # uwaga.nn.EncoderLayer with these weights",
     )
 
 
 def _source(page: Page) -> Matrix:
-    """What the encoder reads: X with position codes, which need an even width."""
+    """Return the encoder's input: X with position codes, which need an even width."""
     return page["x" if page.example.x_NM.shape[1] % 2 else "x_placed"]
 
 
 def _way(page: Page, matrices: Sequence[Matrix], labels: Sequence[str] = ()) -> Illustration:
-    """One word on its way: its row in each matrix of the width of the model."""
+    """Return one word on its way: its row in each matrix of the width of the model."""
     wide = [matrix for matrix in matrices if len(matrix.columns) == len(matrices[0].columns)]
     return page.picture("rows", "one_word", *wide, labels=labels or [matrix.title for matrix in wide])
 
 
 def _of_heads(page: Page, sublayer: SublayerMatrices, key: str) -> tuple[Section, Section]:
-    """Two folded sections: queries, keys and values; scores, weights and outputs."""
+    """Return two folded sections: queries, keys and values; scores, weights and outputs."""
     operands = [matrix for head in sublayer.heads for matrix in head[:3]]
     shares = [matrix for head in sublayer.heads for matrix in head[3:]]
     assert sublayer.joined is not None
@@ -179,7 +166,7 @@ def _of_heads(page: Page, sublayer: SublayerMatrices, key: str) -> tuple[Section
 
 
 def _normal(page: Page, sublayer: SublayerMatrices) -> tuple[LessonFinding, ...]:
-    """What the norm has done to the row with the largest variance."""
+    """Return the effect of the norm on the row with the largest variance."""
     at = next((n for n, matrix in enumerate(sublayer.matrices) if matrix.id.endswith("_norm")), None)
     if at is None:
         return ()
@@ -201,7 +188,7 @@ def _normal(page: Page, sublayer: SublayerMatrices) -> tuple[LessonFinding, ...]
 
 
 def _clean(number: float) -> str:
-    """Without the rounding of float32."""
+    """Return a number as text without the rounding of float32."""
     return shown(round(number, 4))
 
 
@@ -212,10 +199,10 @@ def _silent(page: Page, forward: SublayerMatrices) -> LessonFinding:
 
 
 def _agrees(page: Page, name: str, whole: Tensor, output: Matrix) -> LessonFinding:
-    """That a layer of the library has the output of its parts."""
-    apart = float((whole - output.numbers).abs().max())
-    key = "agrees" if apart else "agrees_exactly"
-    return page.finding(key, [(output.id, 0, 0)], name=name, apart=significant(apart, 1))
+    """Return the finding that a layer of the library has the output of its parts."""
+    difference = apart(whole, output.numbers)
+    key = "agrees" if difference else "agrees_exactly"
+    return page.finding(key, [(output.id, 0, 0)], name=name, apart=significant(difference, 1))
 
 
 def stack(page: Page) -> LessonStep:
@@ -238,21 +225,15 @@ def stack(page: Page) -> LessonStep:
         page.section("entering", x, controls=("norm",)),
         *block,
         page.section(
-            "changed",
-            findings=(_moved(page, x, forward.output), _agrees(page, page.text("encoder"), whole, memory)),
+            "changed", findings=(_moved(page, x, forward.output), _agrees(page, page.text("encoder"), whole, memory))
         ),
-        pictures=(
-            _way(page, [source, x], (source.title, first)),
-            _way(page, [x, forward.output], (first, second)),
-        ),
+        pictures=(_way(page, [source, x], (source.title, first)), _way(page, [x, forward.output], (first, second))),
         question=question(
             page,
-            page.text("question", m=m),
-            (str(m), str(2 * m), str(4 * m)),
-            [0],
-            page.text("why"),
             [matrix.id for section in block for matrix in section.matrices],
             (("block2_ff_sum", 0, 0),),
+            (str(m), str(2 * m), str(4 * m)),
+            asks={"m": m},
             about_sizes=True,
         ),
         code="encoder(source)     # uwaga.nn.Encoder of two layers with these weights",
@@ -260,15 +241,15 @@ def stack(page: Page) -> LessonStep:
 
 
 def _moved(page: Page, x: Matrix, output: Matrix) -> LessonFinding:
-    """The token that block 2 has changed the most."""
+    """Return the token that block 2 has changed the most."""
     moved_N = (output.numbers - x.numbers).norm(dim=-1)
     i = int(moved_N.argmax())
     cells = [(output.id, i, c) for c in range(len(output.columns))]
-    return page.finding("moved", cells, rows=x.rows[i], moved=shown(float(moved_N[i])))
+    return page.finding("moved", cells, rows=x.rows[i], moved=shown(moved_N[i]))
 
 
 def decoder(page: Page) -> LessonStep:
-    """One decoder block over what has been written so far, and the words that could follow."""
+    """Return one decoder block over what has been written so far, and the words that could follow."""
     is_pre = page.example.norm == "pre"
     memory = page["encoder_final_norm" if is_pre else "block2_ff_out_norm"]
     x, bits = _written(page)
@@ -296,7 +277,7 @@ def decoder(page: Page) -> LessonStep:
                     rows=t,
                     columns=n,
                     rows2=weights.rows[-1],
-                    numbers=shown(float(weights.numbers[-1, asked])),
+                    numbers=shown(weights.numbers[-1, asked]),
                     columns2=weights.columns[asked],
                 ),
             ),
@@ -314,19 +295,18 @@ def decoder(page: Page) -> LessonStep:
                     [(chances.id, t - 1, follows)],
                     rows=chances.rows[-1],
                     columns=chances.columns[follows],
-                    numbers=shown(float(chances.numbers[-1, follows])),
+                    numbers=shown(chances.numbers[-1, follows]),
                 ),
             ),
         ),
         pictures=(page.picture("ribbons", "asks", weights),),
         question=question(
             page,
-            page.text("question", start=START, t=t, n=n),
-            (right, f"{n} × {t}", f"{t} × {t}", f"{n} × {n}"),
-            [0],
-            page.text("why", right=right),
             [matrix.id for section in of_cross for matrix in section.matrices if matrix is not cross.joined],
             ((weights.id, 0, 0),),
+            (right, f"{n} × {t}", f"{t} × {t}", f"{n} × {n}"),
+            asks={"start": START, "t": t, "n": n},
+            why={"right": right},
             about_sizes=True,
         ),
         code="decoder_layer(target, memory, mask=uwaga.Causal())     # uwaga.nn.DecoderLayer with these weights",
@@ -334,25 +314,25 @@ def decoder(page: Page) -> LessonStep:
 
 
 def _written(page: Page) -> tuple[Matrix, Matrix]:
-    """The words that the decoder has written, and which of them each sees."""
+    """Return the words that the decoder has written, and which of them each sees."""
     example = page.example
     words, m = (START, *example.written), example.x_NM.shape[1]
     t, numbers = len(words), torch.tensor([vector(word, m) for word in words])
     is_placed = m % 2 == 0
     x_TM = SinusoidalPositions(m)(numbers) if is_placed else numbers
     assert isinstance(x_TM, Tensor)
-    x = made(x_TM, words, example.width_names, given(page.text("written_given")))
+    x = made(x_TM, words, example.width_names, page.given("written_given"))
     visible_TT = Causal().dense(ScoreShape(queries=t, keys=t))[0, 0].expand(t, t).float()
-    bits = made(visible_TT, words, words, given(page.text("causal_given")), shade="bits", digits=0)
+    bits = made(visible_TT, words, words, page.given("causal_given"), shade="bits", digits=0)
     return page.matrix("written", x, "written_placed" if is_placed else ""), page.matrix("written_bits", bits)
 
 
 def _next_word(page: Page, output: Matrix) -> tuple[Matrix, Matrix, Matrix]:
-    """The vocabulary, the scores of its words after each token, and their probabilities."""
+    """Return the vocabulary, the scores of its words after each token, and their probabilities."""
     example = page.example
     vocabulary = tuple(dict.fromkeys((*example.tokens, *example.written)))
     vectors = torch.tensor([vector(word, example.x_NM.shape[1]) for word in vocabulary])
-    words = made(vectors, vocabulary, example.width_names, given(page.text("vocabulary_given")))
+    words = made(vectors, vocabulary, example.width_names, page.given("vocabulary_given"))
     words = page.matrix("vocabulary", words)
     logits = page.matrix("logits", (output @ words.T).by_library(mapped(output.numbers, words.numbers)))
     return words, logits, page.matrix("next_word", logits.softmax())

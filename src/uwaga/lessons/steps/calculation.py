@@ -9,12 +9,12 @@ import torch
 
 from uwaga._base.languages import decimal, significant
 from uwaga.lessons import compute, ledger
-from uwaga.lessons.compute import CLEAR, attended, clearest, leads
+from uwaga.lessons.compute import CLEAR, apart, at_largest, attended, clearest, leads
 from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Question, Section, shown
 from uwaga.lessons.example import numbered
 from uwaga.lessons.matrix import Matrix, made, rule, typed
 from uwaga.lessons.page import Page
-from uwaga.lessons.question import first_is_right, largest, names_of, question, ranges, which_token
+from uwaga.lessons.question import largest, names_of, question, ranges, which_token
 from uwaga.lessons.steps import learning, scaling
 from uwaga.ops.attention.api import attention
 
@@ -38,21 +38,14 @@ def vectors(page: Page) -> LessonStep:
         place=1,
         values={"d": d, "m": m},
         pictures=(page.picture("rows", "roles", x, q, k, v, labels=("X", "Q", "K", "V")),),
-        question=question(
-            page,
-            page.text("question", m=m, d=d, e=e),
-            ("W_Q", "W_V", page.text("both")),
-            [0],
-            page.text("why"),
-            (),
-        ),
+        question=question(page, (), choices=("W_Q", "W_V", page.text("both")), asks={"m": m, "d": d, "e": e}),
         ledger=(page.problem("learned", page.text("parameters", count=count), learning.losses_at_start(example)),),
         code="q, k, v = layer.project(X, X, X)     # uwaga.nn.MultiHeadAttention",
     )
 
 
 def _widths(page: Page) -> Section:
-    """Why queries and keys have one width, and values may have another: the product that cannot be formed."""
+    """Return the section on widths: queries and keys share one, values may have another."""
     example = page.example
     n, d, e = len(example.tokens), example.wq_MD.shape[1], example.wv_ME.shape[1]
     other = d + 1
@@ -97,10 +90,9 @@ def scores(page: Page) -> LessonStep:
             page,
             raw,
             i,
-            page.text("question", tokens=page.example.tokens[i]),
-            page.text("why"),
             ("scores", "score_products", "score_sums", "x_form", "form_scores"),
             tapped=True,
+            tokens=page.example.tokens[i],
         ),
         ledger=(
             ledger.row_sums(page, raw.numbers),
@@ -113,29 +105,29 @@ def scores(page: Page) -> LessonStep:
 
 
 def _asked_about(scores: Matrix) -> int:
-    """The token that the question about scores asks about, and the next questions do not."""
+    """Return the token that the question about scores asks about, and the next questions do not."""
     return clearest(scores.numbers.amax(-1), leads(scores.numbers) >= CLEAR)
 
 
 def _roles(page: Page) -> str:
-    """Whether the scores of these numbers are symmetric."""
+    """Return whether the scores of these numbers are symmetric."""
     scores_NN, tokens = page["scores"].numbers, page.example.tokens
-    i, j = divmod(int((scores_NN - scores_NN.T).abs().argmax()), len(scores_NN))
-    there, back = shown(float(scores_NN[i, j])), shown(float(scores_NN[j, i]))
+    i, j = at_largest((scores_NN - scores_NN.T).abs())
+    there, back = shown(scores_NN[i, j]), shown(scores_NN[j, i])
     if there == back:
         return page.text("symmetric")
     return page.text("not_symmetric", a=tokens[i], b=tokens[j], there=there, back=back)
 
 
 def _bilinear_form(page: Page) -> Section:
-    """The bilinear form W_Q W_K^T, which gives the scores without Q and K."""
+    """Return the bilinear form W_Q W_K^T, which gives the scores without Q and K."""
     x, widths = page["x"], page["x"].columns
     form = page.matrix("form", page["wq"] @ page["wk"].T)
     half = page.matrix("x_form", x.times(form))
     whole = page.matrix("form_scores", half @ x.T)
-    furthest = float((whole.numbers - page["scores"].numbers).abs().max())
-    a, b = divmod(int(form.numbers.abs().argmax()), len(widths))
-    largest_entry = shown(float(form.numbers[a, b]))
+    furthest = apart(whole.numbers, page["scores"].numbers)
+    a, b = at_largest(form.numbers.abs())
+    largest_entry = shown(form.numbers[a, b])
     return page.section(
         "bilinear",
         form,
@@ -178,16 +170,15 @@ def _scale_question(page: Page, d: int) -> Question | None:
     others = scores.abs().clone()
     if len(scores) > 1:  # the largest would tell the answer of the step before
         others[_asked_about(page["scores"])] = -1.0
-    i, j = divmod(int(others.argmax()), len(scores))
-    value, after = float(scores[i, j]), shown(float(page["scaled"].numbers[i, j]))
+    i, j = at_largest(others)
+    value, after = float(scores[i, j]), shown(page["scaled"].numbers[i, j])
     return question(
         page,
-        page.text("question", tokens=tokens[i], tokens2=tokens[j], value=shown(value), d=d),
-        [after, shown(value), shown(value / d), shown(value / d**0.5)],
-        [0],
-        page.text("why", d=d, after=after) if page.example.scaled else page.text("why_unscaled", after=after),
         ("scaled",),
         (("scaled", i, j),),
+        [after, shown(value), shown(value / d), shown(value / d**0.5)],
+        asks={"tokens": tokens[i], "tokens2": tokens[j], "value": shown(value), "d": d},
+        why={"d": d, "after": after} if page.example.scaled else page.text("why_unscaled", after=after),
     )
 
 
@@ -208,25 +199,19 @@ def softmax(page: Page) -> LessonStep:
             findings=(
                 page.finding("sums", [("weights", row, c) for row in range(n) for c in range(n)], sums=sums),
                 _still_long(page),
-                page.finding(
-                    "largest",
-                    [("weights", i, j)],
-                    tokens=tokens[i],
-                    tokens2=tokens[j],
-                    weights=shown(share),
-                ),
+                page.finding("largest", [("weights", i, j)], tokens=tokens[i], tokens2=tokens[j], weights=shown(share)),
             ),
         ),
         place=4,
         pictures=(page.picture("arcs", "shares", weights),),
         question=question(
             page,
-            page.text("question", token=tokens[i]),
-            choices,
-            right,
-            page.text("why", weights=shown(share)),
             ("exponentials", "weights"),
             (("weights", i, j),),
+            choices,
+            right,
+            asks={"token": tokens[i]},
+            why={"weights": shown(share)},
             ordered=True,
         ),
         ledger=(
@@ -240,7 +225,7 @@ def softmax(page: Page) -> LessonStep:
 
 
 def _still_long(page: Page) -> LessonFinding:
-    """What softmax does not remove: the weights on the longest vector as it is, and four times as long."""
+    """Return what softmax leaves: the weights on the longest vector, also four times as long."""
     j, x_NM, longer_NM = ledger.longest(page.example)
     before_N, after_N = (ledger.weights_on(page.example, j, each_NM) for each_NM in (x_NM, longer_NM))
     return page.finding(
@@ -269,7 +254,7 @@ def _weighted_question(page: Page) -> Question | None:
     weights, tokens = page["weights"].numbers, page.example.tokens
     names, sizes_NN = names_of(page, tokens), page["weighted"].numbers.norm(dim=-1)
     # The weights were shown before. So a row, if there is one, whose largest weight is not on the longest weighted value; and not
-    # that of a question before.
+    # the row of a question before.
     leads_N = leads(sizes_NN)
     worth_N = leads_N + sizes_NN.max() * (sizes_NN.argmax(-1) != weights.argmax(-1))
     worth_N[_asked_about(page["scores"])] = -1.0
@@ -278,15 +263,14 @@ def _weighted_question(page: Page) -> Question | None:
         return None
     right = largest(sizes_NN[i])
     j = right[0]
-    why = page.text(
-        "why",
-        token=names[j],
-        size=shown(float(sizes_NN[i, j])),
-        weight=shown(float(weights[i, j])),
-        length=shown(float(page["v"].numbers[j].norm())),
-    )
-    text, cells = page.text("question", tokens=tokens[i]), (("weights", i, j),)
-    return question(page, text, names, right, why, ("weighted",), cells, ordered=True, tap="weights")
+    why = {
+        "token": names[j],
+        "size": shown(sizes_NN[i, j]),
+        "weight": shown(weights[i, j]),
+        "length": shown(page["v"].numbers[j].norm()),
+    }
+    asks, cells = {"tokens": tokens[i]}, (("weights", i, j),)
+    return question(page, ("weighted",), cells, names, right, asks=asks, why=why, ordered=True, tap="weights")
 
 
 def total(page: Page) -> LessonStep:
@@ -296,7 +280,7 @@ def total(page: Page) -> LessonStep:
     output = page.matrix("output", (weights @ v).by_library(output_NE))
     one_by_one = torch.stack([attended(q_D[None], k_ND, v.numbers, example.scale)[0] for q_D in q_ND])
     sums = page.matrix("output_token", page["weighted"].total(page.text("sum"), axis=0).by_library(one_by_one))
-    furthest = float((output_NE - one_by_one[:, 0]).abs().max())
+    furthest = apart(output_NE, one_by_one[:, 0])
     order_NM, shuffled_NM = compute.reordered(example, with_codes=False)
     n, e = output_NE.shape
     formula = f"attention(Q, K, V) = softmax(Q Kᵀ{'/√d_k' if example.scaled else ''}) V"
@@ -316,7 +300,7 @@ def total(page: Page) -> LessonStep:
         place=6,
         values={"formula": formula},
         pictures=(page.picture("rows", "of_a_word", weights, output, labels=("A", "Z = A V")),),
-        question=first_is_right(page, ("output", "output_token"), ("output", 0, 0)),
+        question=question(page, ("output", "output_token"), (("output", 0, 0),)),
         ledger=(ledger.moved(page, order_NM - shuffled_NM),),
         code=f"uwaga.attention(q, k, v{example.scale_argument})",
     )

@@ -4,12 +4,11 @@ import torch
 from torch import Tensor
 
 from uwaga._base.languages import decimal
-from uwaga.lessons.compute import CLEAR, ROUNDING, attended
-from uwaga.lessons.document import Chart, LessonFinding, LessonStep, Question, Section, shown
-from uwaga.lessons.matrix import EVERY, Matrix, given, made, typed
+from uwaga.lessons.compute import CLEAR, ROUNDING, attended, attention
+from uwaga.lessons.document import LessonFinding, LessonStep, Question, Section, shown
+from uwaga.lessons.matrix import EVERY, Matrix, made, typed
 from uwaga.lessons.page import Page
 from uwaga.lessons.question import question
-from uwaga.ops.attention.api import attention
 from uwaga.ops.masks import Causal, Mask
 
 
@@ -59,12 +58,12 @@ def database(page: Page) -> LessonStep:
 
 
 def _answers(page: Page, values: Matrix, scale: float, mask: Mask | None = None) -> tuple[Tensor, Tensor]:
-    """What the queries get of some values, and the weights."""
+    """Return the queries' outputs over some values, and the weights."""
     return attended(page["q"].numbers, page["k"].numbers, values.numbers, scale, mask)
 
 
 def _most_changed(weights_NN: Tensor, sharp_NN: Tensor) -> tuple[int, int]:
-    """The token whose largest weight changes most, and the token of that weight."""
+    """Return the token whose largest weight changes most, and the token of that weight."""
     largest_N = weights_NN.argmax(-1)
     i = int((sharp_NN - weights_NN).gather(-1, largest_N[:, None]).abs().argmax())
     return i, int(largest_N[i])
@@ -77,12 +76,11 @@ def _grows(
         return None
     return question(
         page,
-        page.text("question", sharpness=shown(page.example.sharpness), tokens=token, before=shown(before)),
-        page.texts("choices"),
-        [2 if abs(after - before) <= ROUNDING else int(after < before)],
-        page.text("why", x=shown(after)),
         ("sharp_scores", "sharp_weights", "sharp_output"),
         cells,
+        right=[2 if abs(after - before) <= ROUNDING else int(after < before)],
+        asks={"sharpness": shown(page.example.sharpness), "tokens": token, "before": shown(before)},
+        why={"x": shown(after)},
     )
 
 
@@ -91,7 +89,7 @@ _FACTORS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def past(page: Page) -> LessonStep:
-    """Strictly past, unscaled: each token asks the records of the tokens before it."""
+    """Return strictly past, unscaled: each token asks the records of the tokens before it."""
     bits, k, payload = page["past_bits"], page["k"], page["payload"]
     asked = page.matrix("own_scores", page["scores"].where(bits))
     weights_NN = _answers(page, k, 1.0, _STRICTLY_PAST)[1]
@@ -127,35 +125,32 @@ def _single_record(page: Page) -> Question | None:
     first, second = page.example.tokens[:2]
     return question(
         page,
-        page.text("question", second=second, first=first),
-        ("1", page.text("depends"), decimal(0.5, 1)),
-        [0],
-        page.text("why"),
         ("own_weights", "own_keys", "own_payload"),
         (("own_weights", 1, 0),),
+        ("1", page.text("depends"), decimal(0.5, 1)),
+        asks={"second": second, "first": first},
     )
 
 
 def _last_query(page: Page) -> tuple[Section, ...]:
-    """The last token alone, against the records before it."""
+    """Return the last token alone, against the records before it."""
     payload, n = page["payload"], len(page.example.tokens)
     if n == 1:
         return ()
     query, keys = page["q"].numbers[-1:], page["k"].numbers[:-1]
     output = attention(query, keys, payload.numbers[:-1], scale=1.0)
-    assert isinstance(output, Tensor)
     product = page["own_weights"][n - 1, : n - 1] @ payload[: n - 1, EVERY]
     last = page.matrix("own_last", product.by_library(output), tokens=page.example.tokens[-1])
     return (Section(title=page.text("one_query"), text=(page.counted("last", n - 1),), matrices=(last,)),)
 
 
 def _hardened(page: Page) -> Section:
-    """The hard look-up: the best record alone."""
+    """Return the hard look-up: the best record alone."""
     tokens, n, payload = page.example.tokens, len(page.example.tokens), page["payload"]
     visible_NN = page["past_bits"].numbers > 0
     scores_NN = torch.where(visible_NN, page["scores"].numbers, -torch.inf)
     bits_NN = torch.nn.functional.one_hot(scores_NN.argmax(-1), n) * visible_NN.any(-1, keepdim=True)
-    best = made(bits_NN.float(), tokens, tokens, given(page.text("best")), shade="bits", digits=0)
+    best = made(bits_NN.float(), tokens, tokens, page.given("best"), shade="bits", digits=0)
     hard = page.matrix("hard_weights", best)
     output = page.matrix("hard_output", (hard @ payload).by_library(hard.numbers @ payload.numbers))
     soft = [_answers(page, payload, float(factor), _STRICTLY_PAST)[0] for factor in _FACTORS]
@@ -166,7 +161,7 @@ def _hardened(page: Page) -> Section:
             torch.tensor(list(zip(_FACTORS, apart, strict=True)), dtype=torch.float32),
             [page.text("times", factor=factor) for factor in _FACTORS],
             (page.text("factor"), page.text("difference")),
-            given(page.text("compared")),
+            page.given("compared"),
             shade="none",
             digits=4,
         ),
@@ -176,14 +171,7 @@ def _hardened(page: Page) -> Section:
     if ties:
         named = ", ".join(page.text("token", token=token) for token in ties[:3])
         text = page.text("and", first=text, second=page.text("ties", named=named))
-    chart = Chart(
-        title=page.text("difference_from_hard"),
-        matrix=limit.id,
-        lines=(1,),
-        description=text,
-        x_title=page.text("factor_of_scores"),
-        y_title=page.text("difference"),
-        log_x=True,
-    )
     finding = LessonFinding(text=text, cells=[(limit.id, len(_FACTORS) - 1, 1)])
+    axes = (page.text("factor_of_scores"), page.text("difference"))
+    chart = page.chart("difference_from_hard", limit.id, (1,), finding, *axes, log_x=True)
     return page.section("limit", hard, output, limit, charts=(chart,), findings=(finding,))

@@ -8,7 +8,7 @@ from torch import Tensor
 from uwaga.lessons.compute import CLEAR, attended, clearest, layer_of, leads
 from uwaga.lessons.document import LessonFinding, LessonStep, Question, shown
 from uwaga.lessons.example import Example, numbered
-from uwaga.lessons.matrix import Matrix, by_columns, given, made, rule, side_by_side, typed
+from uwaga.lessons.matrix import Matrix, by_columns, made, rule, side_by_side, typed
 from uwaga.lessons.page import Page
 from uwaga.lessons.question import largest, names_of, question
 from uwaga.ops.masks import Mask
@@ -49,9 +49,9 @@ def heads(page: Page) -> LessonStep:
 
 
 def _weights_of_heads(page: Page) -> list[Matrix]:
-    """W_Q, W_K and W_V of all heads side by side; the first columns are the lesson's own."""
+    """Return W_Q, W_K and W_V of all heads side by side; the first columns are the lesson's own."""
     example = page.example
-    layer, drawn = layer_of(example, example.heads), given(page.text("drawn"))
+    layer, drawn = layer_of(example, example.heads), page.given("drawn")
     weights = []
     for letter, linear in (("q", layer.query), ("k", layer.key), ("v", layer.value)):
         drawn_weight = page[f"w{letter}"]
@@ -73,7 +73,7 @@ def multi_head(
     mask: Mask | None = None,
     bits: Matrix | None = None,
 ) -> list[Head]:
-    """Attention of each head, with the lesson's matrices.
+    """Return attention of each head, with the lesson's matrices.
 
     Args:
         prefix: of the ids of the matrices.
@@ -83,49 +83,33 @@ def multi_head(
         say: the text of the scale.
         mask, bits: the mask, and the matrix (N, K) that shows it.
     """
-    example = page.example
-    return [_head(page, f"{prefix}head{h + 1}", h, x, memory, scaled, say, mask, bits) for h in range(example.heads)]
+    count = page.example.heads
 
+    def head_of(h: int) -> Head:
+        name, number = f"{prefix}head{h + 1}", h + 1 if count > 1 else 0
 
-def _head(
-    page: Page,
-    name: str,
-    h: int,
-    x: Matrix,
-    memory: Matrix,
-    scaled: str,
-    say: str,
-    mask: Mask | None,
-    bits: Matrix | None,
-) -> Head:
-    number = h + 1 if page.example.heads > 1 else 0
+        def operand(letter: str, source: Matrix) -> Matrix:
+            weight = page[f"heads_w{letter}"]
+            width = len(weight.columns) // count
+            first, last = h * width, (h + 1) * width
+            id, product, upper = f"{name}_{letter}", source @ weight[:, first:last], letter.upper()
+            return page.matrix(
+                id, product, "head_operand", head=number, upper=upper, h=h + 1, first=first + 1, last=last
+            )
 
-    def operand(letter: str, source: Matrix) -> Matrix:
-        weight = page[f"heads_w{letter}"]
-        width = len(weight.columns) // page.example.heads
-        first, last = h * width, (h + 1) * width
-        return page.matrix(
-            f"{name}_{letter}",
-            source @ weight[:, first:last],
-            "head_operand",
-            head=number,
-            upper=letter.upper(),
-            h=h + 1,
-            first=first + 1,
-            last=last,
-        )
+        q, k, v = operand("q", x), operand("k", memory), operand("v", memory)
+        output_NE, weights_NK = attended(q.numbers, k.numbers, v.numbers, page.example.scale, mask)
+        raw = page.matrix(f"{name}_raw", q @ k.T, "head_raw", head=number)
+        times = raw.scaled(page.example.scale, say)
+        head = [q, k, v, raw, page.matrix(f"{name}_{scaled}", times, "head_scaled", head=number, say=say)]
+        if bits is not None:
+            head.append(page.matrix(f"{name}_visible", head[-1].where(bits), "head_visible", head=number))
+        shares = head[-1].softmax().by_library(weights_NK)
+        weights = page.matrix(f"{name}_weights", shares, "head_weights", head=number, h=h + 1)
+        output = (weights @ v).by_library(output_NE)
+        return [*head, weights, page.matrix(f"{name}_output", output, "head_output", head=number, h=h + 1)]
 
-    q, k, v = operand("q", x), operand("k", memory), operand("v", memory)
-    output_NE, weights_NK = attended(q.numbers, k.numbers, v.numbers, page.example.scale, mask)
-    raw = page.matrix(f"{name}_raw", q @ k.T, "head_raw", head=number)
-    times = raw.scaled(page.example.scale, say)
-    head = [q, k, v, raw, page.matrix(f"{name}_{scaled}", times, "head_scaled", head=number, say=say)]
-    if bits is not None:
-        head.append(page.matrix(f"{name}_visible", head[-1].where(bits), "head_visible", head=number))
-    shares = head[-1].softmax().by_library(weights_NK)
-    weights = page.matrix(f"{name}_weights", shares, "head_weights", head=number, h=h + 1)
-    output = (weights @ v).by_library(output_NE)
-    return [*head, weights, page.matrix(f"{name}_output", output, "head_output", head=number, h=h + 1)]
+    return [head_of(h) for h in range(count)]
 
 
 def _parameters(page: Page) -> LessonFinding:
@@ -143,7 +127,7 @@ def _constructor(example: Example) -> str:
 
 
 def _finding(page: Page) -> LessonFinding:
-    """The weight in which the first two heads differ most, of the token that the step asks about."""
+    """Return the weight in which the first two heads differ most, of the token that the step asks about."""
     tokens = page.example.tokens
     if page.example.heads < 2:
         return page.finding("one_head")
@@ -158,13 +142,14 @@ def _finding(page: Page) -> LessonFinding:
         [("head1_weights", i, j), ("head2_weights", i, j)],
         tokens=tokens[i],
         tokens2=tokens[j],
-        numbers=shown(float(first_NN[i, j])),
-        numbers2=shown(float(second_NN[i, j])),
+        numbers=shown(first_NN[i, j]),
+        numbers2=shown(second_NN[i, j]),
     )
 
 
 def _most_apart(first_NN: Tensor, second_NN: Tensor) -> int:
-    """The token whose weights differ most between two heads, among those of which neither head has a near tie."""
+    """Return the token whose weights differ most between two heads. Tokens for which a head has a near tie are left
+    out."""
     clear_N = leads(first_NN).minimum(leads(second_NN)) >= CLEAR
     return clearest((first_NN - second_NN).abs().amax(-1), clear_N)
 
@@ -179,20 +164,15 @@ def _question(page: Page) -> Question | None:
     matrices = ("raw", "scores", "weights", "output")
     return question(
         page,
-        page.text("question", tokens=page.example.tokens[i]),
+        (*(f"head{h + 1}_{name}" for h in range(page.example.heads) for name in matrices), "joined", "layer_output"),
+        (("head1_weights", i, ones[0]), ("head2_weights", i, others[0])),
         (page.text("yes"), page.text("no")),
         [0 if set(ones) & set(others) else 1],
-        page.text(
-            "why",
-            first=shown(float(first[i, ones[0]])),
-            names=", ".join(names[place] for place in ones),
-            second=shown(float(second[i, others[0]])),
-            names2=", ".join(names[place] for place in others),
-        ),
-        (
-            *(f"head{h + 1}_{name}" for h in range(page.example.heads) for name in matrices),
-            "joined",
-            "layer_output",
-        ),
-        (("head1_weights", i, ones[0]), ("head2_weights", i, others[0])),
+        asks={"tokens": page.example.tokens[i]},
+        why={
+            "first": shown(first[i, ones[0]]),
+            "names": ", ".join(names[place] for place in ones),
+            "second": shown(second[i, others[0]]),
+            "names2": ", ".join(names[place] for place in others),
+        },
     )

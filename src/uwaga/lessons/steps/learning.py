@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from uwaga.lessons.compute import scores, unnormalised
-from uwaga.lessons.document import Chart, Illustration, LessonFinding, LessonStep, Section, shown
+from uwaga.lessons.compute import at_largest, attention, scores, unnormalised
+from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Section, shown
 from uwaga.lessons.example import Example, numbered
-from uwaga.lessons.matrix import EVERY, Matrix, given, made, rule, side_by_side
+from uwaga.lessons.matrix import EVERY, Matrix, made, rule, side_by_side
 from uwaga.lessons.page import Page
 from uwaga.lessons.question import which_token
 from uwaga.nn import SinusoidalPositions
-from uwaga.ops.attention.api import attention
 
 _WIDTH = 8
 _FACTOR = _WIDTH**-0.5
@@ -61,16 +60,14 @@ def task_of(tokens: tuple[str, ...]) -> TrainingTask:
 
 
 def state_of(task: TrainingTask, wq_WW: Tensor, wk_WW: Tensor, wv_CC: Tensor) -> State:
-    """The loss of three matrices, and its gradients by autograd."""
+    """Return the loss of three matrices, and its gradients by autograd."""
     with torch.enable_grad():
         wq_WW, wk_WW, wv_CC = (weight.detach().requires_grad_() for weight in (wq_WW, wk_WW, wv_CC))
         q_NW, k_NW = task.codes_NW @ wq_WW, task.codes_NW @ wk_WW
         found_NC = attention(q_NW, k_NW, task.words_NC @ wv_CC)
-        assert isinstance(found_NC, Tensor)
         loss = cross_entropy(found_NC, task.before_N)
         dwq_WW, dwk_WW, dwv_CC = torch.autograd.grad(loss, (wq_WW, wk_WW, wv_CC))
     weights_NN = attention(q_NW.detach(), k_NW.detach(), torch.eye(len(task.before_N)))
-    assert isinstance(weights_NN, Tensor)
     right = int((found_NC.argmax(-1) == task.before_N).sum())
     gradients = (dwq_WW, dwk_WW, dwv_CC)
     return State(wq_WW.detach(), wk_WW.detach(), wv_CC.detach(), float(loss.detach()), right, gradients, weights_NN)
@@ -78,7 +75,7 @@ def state_of(task: TrainingTask, wq_WW: Tensor, wk_WW: Tensor, wv_CC: Tensor) ->
 
 @functools.lru_cache(maxsize=8)
 def run(tokens: tuple[str, ...], rate: float, count: int) -> tuple[State, ...]:
-    """The states after 0 to `count` steps of gradient descent."""
+    """Return the states after 0 to `count` steps of gradient descent."""
     task = task_of(tokens)
     generator = torch.Generator().manual_seed(0)
     wq_WW, wk_WW = (torch.randn(_WIDTH, _WIDTH, generator=generator) * _START_QK for _ in range(2))
@@ -91,12 +88,12 @@ def run(tokens: tuple[str, ...], rate: float, count: int) -> tuple[State, ...]:
 
 
 def ahead_of(example: Example) -> int:
-    """How many steps are computed: those of the example, rounded up."""
+    """Return how many steps are computed: the example's, rounded up."""
     return -(-max(example.steps, 1) // _AHEAD) * _AHEAD
 
 
 def losses_at_start(example: Example) -> tuple[float, float]:
-    """The loss before any step, at both ends of a line that does not fall."""
+    """Return the loss before any step, at both ends of a line that does not fall."""
     loss = run(example.tokens, example.rate, ahead_of(example))[0].loss
     return loss, loss
 
@@ -133,9 +130,9 @@ def learning(page: Page) -> LessonStep:
             page,
             weights,
             n - 1,
-            page.text("question", step=str(last), token=example.tokens[-1]),
-            page.text("why"),
             (weights.id, "learn_progress", "learn_forms", "learn_shares"),
+            step=str(last),
+            token=example.tokens[-1],
         ),
         ledger=(
             page.problem(
@@ -151,21 +148,21 @@ def learning(page: Page) -> LessonStep:
 
 
 def _read(page: Page, task: TrainingTask) -> None:
-    """What is read, and the three matrices that are learned."""
+    """Make the matrices that are read, and those that say what is wanted."""
     tokens, places = page.example.tokens, numbered("p", _WIDTH)
     codes = made(task.codes_NW, tokens, places, rule("code", width=_WIDTH, base=10000.0))
     page.matrix("learn_codes", codes)
-    is_own = given(page.text("is_own"))
+    is_own = page.given("is_own")
     page.matrix("learn_words", made(task.words_NC, tokens, task.words, is_own, shade="bits", digits=0))
-    is_before = given(page.text("is_before"))
+    is_before = page.given("is_before")
     right_NC = one_hot(task.before_N, len(task.words)).float()
     page.matrix("learn_wanted", made(right_NC, tokens, task.words, is_before, shade="bits", digits=0))
 
 
 def _attend(page: Page, task: TrainingTask, now: State) -> None:
-    """The matrices from W_Q, W_K and W_V to the loss."""
+    """Make the matrices from W_Q, W_K and W_V to the loss."""
     places, n = numbered("p", _WIDTH), len(page.example.tokens)
-    random, diagonal = given(page.text("random_start")), given(page.text("diagonal_start", start=f"{_START_V:.0f}"))
+    random, diagonal = page.given("random_start"), page.given("diagonal_start", start=f"{_START_V:.0f}")
     for letter, source, read, numbers, rows in (
         ("q", random, "codes", now.wq_WW, places),
         ("k", random, "codes", now.wk_WW, places),
@@ -180,7 +177,6 @@ def _attend(page: Page, task: TrainingTask, now: State) -> None:
     scaled = page.matrix("learn_scaled", raw.scaled(_FACTOR, f"1/√{_WIDTH}"), say=f"1/√{_WIDTH}")
     weights = page.matrix("learn_weights", scaled.softmax().by_library(now.weights_NN))
     output_NC = attention(q.numbers, k.numbers, v.numbers)
-    assert isinstance(output_NC, Tensor)
     output = page.matrix("learn_output", (weights @ v).by_library(output_NC))
     chances = page.matrix("learn_chances", output.softmax())
     losses_N1 = -output_NC.log_softmax(-1)[torch.arange(n), task.before_N][:, None]
@@ -192,7 +188,7 @@ def _attend(page: Page, task: TrainingTask, now: State) -> None:
 
 
 def _progress(page: Page, states: Sequence[State]) -> tuple[Matrix, LessonFinding]:
-    """What becomes of the loss, step by step; and a sentence about it."""
+    """Return the loss step by step, and a sentence about it."""
     rows = [
         (
             number,
@@ -207,7 +203,7 @@ def _progress(page: Page, states: Sequence[State]) -> tuple[Matrix, LessonFindin
         torch.tensor(rows, dtype=torch.float32),
         [page.text("after", number=number) for number in range(len(states))],
         page.texts("progress_columns"),
-        given(page.text("progress_given")),
+        page.given("progress_given"),
         shade="none",
         digits=4,
     )
@@ -228,14 +224,7 @@ def _progress(page: Page, states: Sequence[State]) -> tuple[Matrix, LessonFindin
 
 def _make_steps(page: Page, states: Sequence[State], way: LessonFinding) -> Section:
     step, now = page.example.steps, states[page.example.steps]
-    chart = Chart(
-        title=page.text("chart"),
-        matrix="learn_progress",
-        lines=(1, 3),
-        description=way.text,
-        x_title=page.text("steps"),
-        y_title=page.text("loss_gradient"),
-    )
+    chart = page.chart("chart", "learn_progress", (1, 3), way, page.text("steps"), page.text("loss_gradient"))
     here = page.finding(
         "here",
         [("learn_progress", step, 1), ("learn_progress", step, 2)],
@@ -255,23 +244,23 @@ def _make_steps(page: Page, states: Sequence[State], way: LessonFinding) -> Sect
 
 
 def _one_back(weights_NN: Tensor) -> float:
-    """The mean weight on the place before; of a single token, on itself."""
+    """Return the mean weight on the place before; of a single token, on itself."""
     return float(weights_NN.diagonal(-1).mean()) if len(weights_NN) > 1 else float(weights_NN[0, 0])
 
 
 def _film(page: Page, states: Sequence[State], progress: Matrix) -> Illustration:
-    """The scores P W_Q W_K^T P^T as they grow, with their factors."""
+    """Return the scores P W_Q W_K^T P^T as they grow, with their factors."""
     codes_NW, last = page["learn_codes"].numbers, len(states) - 1
     moments = list(dict.fromkeys(round(last * moment / (_MOMENTS - 1)) for moment in range(_MOMENTS)))
     places = [f"{place}: {token}" for place, token in enumerate(page.example.tokens)]
     forms = torch.stack([scores(codes_NW @ states[at].wq_WW, codes_NW @ states[at].wk_WW) for at in moments])
-    growing = page.matrix("learn_forms", made(forms, places, places, given(page.text("forms_given"))))
+    growing = page.matrix("learn_forms", made(forms, places, places, page.given("forms_given")))
     shares = torch.stack([states[at].weights_NN for at in moments])
-    shares_given = given(page.text("shares_given"))
+    shares_given = page.given("shares_given")
     factors = []
     for id, field in (("learn_wq", "wq_WW"), ("learn_wk", "wk_WW")):
         numbers = torch.stack([getattr(states[at], field) for at in moments])
-        moment = made(numbers, page[id].rows, page[id].columns, given(page.text("moments_given")))
+        moment = made(numbers, page[id].rows, page[id].columns, page.given("moments_given"))
         factors.append(page.matrix(f"{id}_moments", moment, id))
     return page.picture(
         "film",
@@ -294,12 +283,13 @@ def _answers(page: Page, task: TrainingTask) -> LessonFinding:
         [("learn_losses", i, 0), ("learn_chances", i, target)],
         tokens=page.example.tokens[i],
         wanted=task.words[target],
-        chance=shown(float(page["learn_chances"].numbers[i, target])),
+        chance=shown(page["learn_chances"].numbers[i, target]),
     )
 
 
 def _backwards(page: Page, task: TrainingTask, now: State) -> Section:
-    """The gradient from the loss back to the matrices, each by the chain rule; dS by autograd through the operation."""
+    """Return the gradients from the loss back to the matrices, each by the chain rule. The gradient of the scores comes
+    from autograd through the operation."""
     q, k, v, weights = (page[f"learn_{id}"] for id in ("q", "k", "v", "weights"))
     codes, words, chances = (page[f"learn_{id}"] for id in ("codes", "words", "chances"))
     n = len(weights.rows)
@@ -307,7 +297,6 @@ def _backwards(page: Page, task: TrainingTask, now: State) -> Section:
         bias_NN = torch.zeros(n, n, requires_grad=True)
         q_NW, k_NW, v_NC = (matrix.numbers.clone().requires_grad_() for matrix in (q, k, v))
         output_NC = attention(q_NW, k_NW, v_NC, bias=bias_NN)
-        assert isinstance(output_NC, Tensor)
         loss = cross_entropy(output_NC, task.before_N)
         dz_NC, ds_NN, dq_NW, dk_NW, dv_NC = torch.autograd.grad(loss, (output_NC, bias_NN, q_NW, k_NW, v_NC))
     way: list[Matrix] = []
@@ -336,14 +325,14 @@ def _backwards(page: Page, task: TrainingTask, now: State) -> Section:
     sizes = [float(gradient.numbers.abs().max()) for gradient in gradients]
     which = max(range(3), key=sizes.__getitem__)
     largest = gradients[which]
-    at = divmod(int(largest.numbers.abs().argmax()), len(largest.columns))
-    number = shown(float(largest.numbers[at]))
+    at = at_largest(largest.numbers.abs())
+    number = shown(largest.numbers[at])
     finding = page.finding("largest_gradient", [(largest.id, *at)], value=("W_Q", "W_K", "W_V")[which], numbers=number)
     return page.section("gradients", *gradients, *way[:count], findings=(finding,), folded=True)
 
 
 def _after(page: Page, states: Sequence[State]) -> Section:
-    """The next step, and the weights that it gives."""
+    """Return the next step, and the weights that it gives."""
     example, last = page.example, len(states) - 1
     now, rate = states[example.steps], example.rate
     moved = []
@@ -355,7 +344,7 @@ def _after(page: Page, states: Sequence[State]) -> Section:
     pictures = []
     for number in (0, last):
         title = page.text("at_the_start") if number == 0 else page.counted("weights_after", number)
-        source = given(page.text("weights_given"))
+        source = page.given("weights_given")
         weights = made(states[number].weights_NN, example.tokens, example.tokens, source, shade="share")
         pictures.append(page.matrix(f"learn_weights_{number}", weights, "weights_at", title=title))
     before, after = shown(now.loss), shown(then.loss)
@@ -382,7 +371,7 @@ def _on_the_word_before(page: Page, weights: Matrix, number: int) -> LessonFindi
 
 
 def _crude(page: Page, task: TrainingTask) -> Section:
-    """X X^T X on the same input: no parameter, no gradient, no learning."""
+    """Return X X^T X on the same input: no parameter, no gradient, no learning."""
     n, words = len(page.example.tokens), page["learn_words"]
     x = page.matrix("learn_x", side_by_side((page["learn_codes"], words)))
     alike = page.matrix("learn_crude_scores", x @ x.T)
@@ -391,7 +380,7 @@ def _crude(page: Page, task: TrainingTask) -> Section:
     finding = page.finding(
         "nothing_to_move",
         [(output.id, i, c) for i in range(n) for c in range(len(words.columns))],
-        loss=shown(float(cross_entropy(output_NC, task.before_N))),
+        loss=shown(cross_entropy(output_NC, task.before_N)),
         right=int((output_NC.argmax(-1) == task.before_N).sum()),
         n=n,
     )

@@ -9,7 +9,7 @@ from uwaga._base.languages import percent
 from uwaga.lessons import ledger
 from uwaga.lessons.compute import attended
 from uwaga.lessons.document import LessonFinding, LessonStep, Section, shown
-from uwaga.lessons.matrix import Matrix, given, made
+from uwaga.lessons.matrix import Matrix, made
 from uwaga.lessons.page import Page
 from uwaga.lessons.question import question
 from uwaga.ops.masks import Causal, KeyLengths, Mask, Window
@@ -42,13 +42,7 @@ def masks(page: Page) -> LessonStep:
         ),
         pictures=(page.picture("arcs", "causal", causal.matrices[2]),),
         question=question(
-            page,
-            page.text("question", tokens=example.tokens[0]),
-            page.texts("choices"),
-            [0],
-            page.text("why"),
-            ("past_weights", "past_output"),
-            (("past_output", 0, 0),),
+            page, ("past_weights", "past_output"), (("past_output", 0, 0),), asks={"tokens": example.tokens[0]}
         ),
         ledger=(ledger.later(page, causal.matrices[2].numbers, solved=True),),
         code=f"uwaga.attention(q, k, v, mask=uwaga.Causal(include_self=False){example.scale_argument})",
@@ -57,13 +51,13 @@ def masks(page: Page) -> LessonStep:
 
 
 def _section(page: Page, id: str, mask: Mask, values: dict[str, Any] | None = None, **more: Any) -> Section:
-    """Attention under a mask. values: in the rule of the mask."""
+    """Return attention under a mask. values: in the rule of the mask."""
     tokens, n, v = page.example.tokens, len(page.example.tokens), page["v"]
-    says = page.text(f"{id}_rule", **values or {})
+    says = page.given(f"{id}_rule", **values or {})
     bits_NN = mask.dense(ScoreShape(queries=n, keys=n))[0, 0].expand(n, n)
     output_NE, weights_NN = attended(page["q"].numbers, page["k"].numbers, v.numbers, page.example.scale, mask)
-    visible = made(bits_NN.float(), tokens, tokens, given(says), shade="bits", digits=0)
-    bits = page.matrix(f"{id}_bits", visible, "bits", rule=says)
+    visible = made(bits_NN.float(), tokens, tokens, says, shade="bits", digits=0)
+    bits = page.matrix(f"{id}_bits", visible, "bits", rule=says["say"])
     scores = page.matrix(f"{id}_scores", page["scaled"].where(bits), "scores")
     weights = page.matrix(f"{id}_weights", scores.softmax().by_library(weights_NN), "weights")
     output = page.matrix(f"{id}_output", (weights @ v).by_library(output_NE), "output")
@@ -88,5 +82,5 @@ def _finding(page: Page, bits_NN: Tensor, weights: Matrix) -> LessonFinding:
         pairs=pairs,
         hidden2=percent(hidden / pairs),
         tokens=tokens[row],
-        sum=shown(float(weights.numbers[row].sum())),
+        sum=shown(weights.numbers[row].sum()),
     )

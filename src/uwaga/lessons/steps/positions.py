@@ -7,18 +7,16 @@ import functools
 import math
 
 import torch
-from torch import Tensor
 
 from uwaga._base.languages import decimal, significant
 from uwaga.lessons import ledger
-from uwaga.lessons.compute import CLEAR, ROUNDING, reordered
-from uwaga.lessons.document import Chart, LessonStep, Question, Section, difference_shade, shown
-from uwaga.lessons.matrix import Matrix, given, made, rule
+from uwaga.lessons.compute import CLEAR, ROUNDING, attention, reordered
+from uwaga.lessons.document import LessonStep, Question, Section, difference_shade, shown
+from uwaga.lessons.matrix import Matrix, made, rule
 from uwaga.lessons.page import Page
 from uwaga.lessons.question import question
 from uwaga.nn import SinusoidalPositions
 from uwaga.nn.positions import Repeat
-from uwaga.ops.attention.api import attention
 
 _PLACES, _SHOWN_PLACES = 64, 25
 _WIDTHS = (2, 4, 8, 16, 64)
@@ -54,7 +52,7 @@ def positions(page: Page) -> LessonStep:
 
 
 def codes_of(places: int, width: int) -> Matrix:
-    """The codes of the first places."""
+    """Return the codes of the first places."""
     return made(
         SinusoidalPositions(width).table(places),
         [str(place) for place in range(places)],
@@ -69,7 +67,7 @@ def _wavelengths(page: Page, m: int) -> Matrix:
         torch.stack((frequency, 2 * math.pi / frequency), dim=-1).float(),
         [page.text("pair", i=i + 1) for i in range(m // 2)],
         page.texts("wavelength_columns"),
-        given(page.text("wavelengths_given")),
+        page.given("wavelengths_given"),
         shade="none",
         digits=3,
     )
@@ -77,13 +75,14 @@ def _wavelengths(page: Page, m: int) -> Matrix:
 
 
 def _shuffled(page: Page, name: str) -> tuple[Matrix, Matrix, Matrix]:
-    """The layer's output, with position codes or without; its output for the shuffled tokens, unshuffled; and the difference."""
+    """Return the layer's output, its output for shuffled tokens moved back, and the difference. name: "with" or
+    "without" position codes."""
     rows, columns, is_placed = page.example.tokens, page["x"].columns, name == "with"
     output_NM, back_NM = reordered(page.example, with_codes=is_placed)
     over = "X + PE" if is_placed else "X"
-    source = given(page.text("layer", over=over)) if is_placed else rule("copy", page["layer_output"].at())
+    source = page.given("layer", over=over) if is_placed else rule("copy", page["layer_output"].at())
     first = page.matrix(f"{name}_order", made(output_NM, rows, columns, source))
-    then = page.matrix(f"{name}_shuffled", made(back_NM, rows, columns, given(page.text("shuffled", over=over))))
+    then = page.matrix(f"{name}_shuffled", made(back_NM, rows, columns, page.given("shuffled", over=over)))
     apart = first - then
     shade = difference_shade(apart.numbers, first.numbers)
     return first, then, page.matrix(f"{name}_apart", apart.styled(shade=shade), "apart")
@@ -98,28 +97,25 @@ def _question(page: Page) -> Question | None:
     why = "why_unchanged" if most < CLEAR else "why_of_one" if stays else "why"
     return question(
         page,
-        page.text("question"),
-        page.texts("choices"),
-        [int(most >= CLEAR)],
-        page.text(why, token=example.tokens[stays[0]] if stays else ""),
         ("with_order", "with_shuffled", "with_apart"),
         (("with_apart", 0, 0),),
+        right=[int(most >= CLEAR)],
+        why=page.text(why, token=example.tokens[stays[0]] if stays else ""),
     )
 
 
 def _similarity(page: Page) -> Section:
-    """The cosine similarity of codes that are n places apart."""
+    """Return the cosine similarity of codes that are n places apart."""
     codes = SinusoidalPositions(_WIDE).table(_PLACES)
     # All codes are sqrt(M / 2) long, so that this scale makes their products cosines.
     cosine = attention(codes[:1], codes, torch.eye(_PLACES), scale=2.0 / _WIDE, normalize=None)
-    assert isinstance(cosine, Tensor)
     matrix = page.matrix(
         "similarity",
         made(
             torch.stack((torch.arange(_PLACES).float(), cosine[0]), dim=-1),
             [str(n) for n in range(_PLACES)],
             ("n", page.text("cosine")),
-            given(page.text("similarity_given")),
+            page.given("similarity_given"),
             shade="none",
         ),
         value=_WIDE,
@@ -137,26 +133,21 @@ def _similarity(page: Page) -> Section:
         values3=shown(values[rise]),
         turn=shown(2 * math.pi),
     )
-    chart = Chart(
-        title=page.text("similarity_chart"),
-        matrix="similarity",
-        lines=(1,),
-        description=finding.text,
-        x_title=page.text("places_apart"),
-        y_title=page.text("cosine"),
-    )
+    axes = (page.text("places_apart"), page.text("cosine"))
+    chart = page.chart("similarity_chart", "similarity", (1,), finding, *axes)
     return page.section("near", matrix, charts=(chart,), findings=(finding,))
 
 
 def _repeats(page: Page) -> Section:
-    """The distance at which codes repeat within a tolerance, by SinusoidalPositions.repeats, which searches a million places."""
+    """Return the distances at which codes repeat within a tolerance. SinusoidalPositions.repeats searches a million
+    places for them."""
     results = _repeats_found()
     numbers = [[float("nan") if repeat is None else float(repeat.length) for repeat in row] for row in results]
     matrix = made(
         torch.tensor(numbers),
         [page.text("width", width=width) for width in _WIDTHS],
         [page.text("within", tolerance=significant(tolerance, 1)) for tolerance in _TOLERANCES],
-        given(page.text("repeats_given", places=1_000_000)),
+        page.given("repeats_given", places=1_000_000),
         shade="none",
         digits=0,
     )

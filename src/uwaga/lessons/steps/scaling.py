@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from uwaga._base.languages import decimal, integer, significant
-from uwaga.lessons.compute import dense, scores
-from uwaga.lessons.document import Chart, LessonStep, Section, shown
-from uwaga.lessons.matrix import Matrix, by_columns, given, made
+from uwaga.lessons.compute import attention, dense, scores
+from uwaga.lessons.document import LessonStep, Section, shown
+from uwaga.lessons.matrix import Matrix, by_columns, made
 from uwaga.lessons.page import Page
 from uwaga.lessons.question import question, ranges
 from uwaga.maps.map import AttentionMap
-from uwaga.ops.attention.api import attention
 
 _WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _QUERIES, _KEYS, _DRAWS = 256, 32, 16
@@ -25,13 +24,13 @@ _PAIRS, _DERIVED_WIDTH, _TABLE_WIDTH = 16_384, 64, 8
 def root(page: Page) -> LessonStep:
     variances, saturation = measured(page.example.seed)
     terms, derived = _derivation(page)
-    say = page.text("variance_given", queries=_QUERIES * _QUERIES, seed=str(page.example.seed))
+    given = page.given("variance_given", queries=_QUERIES * _QUERIES, seed=str(page.example.seed))
     rows = [f"d = {integer(width)}" for width in _WIDTHS]
     names = ("d_k", "Var(q · k)", "Var(q · k / √d_k)")
-    variance = page.matrix("variance", made(variances, rows, names, given(say), shade="none"))
-    say = page.text("saturation_given", queries=_QUERIES, value=_KEYS, seed=str(page.example.seed), draws=_DRAWS)
+    variance = page.matrix("variance", made(variances, rows, names, given, shade="none"))
+    given = page.given("saturation_given", queries=_QUERIES, value=_KEYS, seed=str(page.example.seed), draws=_DRAWS)
     columns = ("d_k", *page.texts("saturation_columns"))
-    softmax = made(saturation, rows, columns, given(say), shade="none", digits=4)
+    softmax = made(saturation, rows, columns, given, shade="none", digits=4)
     softmax = page.matrix("saturation", softmax, value=_KEYS)
     width, largest = saturation[-1, [0, 3]].tolist()
     choices, right = ranges(page, largest, 0.2, 0.6, lambda share: decimal(share, 1))
@@ -42,12 +41,12 @@ def root(page: Page) -> LessonStep:
         pictures=(page.picture("circles", "terms", terms, description=terms.note),),
         question=question(
             page,
-            page.text("question", measured=int(width)),
-            choices,
-            right,
-            page.text("why", measured=shown(largest)),
             ("saturation",),
             (("saturation", len(_WIDTHS) - 1, 3),),
+            choices,
+            right,
+            asks={"measured": int(width)},
+            why={"measured": shown(largest)},
             ordered=True,
         ),
         code="uwaga.attend(q, k, v, scale=1.0).map.entropy(normalize=True).mean()",
@@ -73,14 +72,14 @@ def _derived(seed: int) -> _Derived:
 
 
 def _derivation(page: Page) -> tuple[Matrix, Matrix]:
-    """The table of the terms, and each line of the derivation beside what is measured for it."""
+    """Return the table of the terms, and each line of the derivation next to what is measured for it."""
     seed, size = page.example.seed, _TABLE_WIDTH
     terms, lines = _derived(seed)
     table = made(
         terms,
         [f"p = {p + 1}" for p in range(size)],
         [f"r = {r + 1}" for r in range(size)],
-        given(page.text("pairs_given", pairs=f"{_PAIRS:,}", seed=seed)),
+        page.given("pairs_given", pairs=f"{_PAIRS:,}", seed=seed),
     )
     diagonal, total = float(terms.diagonal().sum()), float(terms.sum())
     note = page.text("terms_sum", diagonal=shown(diagonal), all=shown(total), size=size)
@@ -89,7 +88,7 @@ def _derivation(page: Page) -> tuple[Matrix, Matrix]:
         torch.tensor(list(zip(expected, lines, strict=True))),
         page.texts("lines", d=_DERIVED_WIDTH),
         page.texts("derived_columns"),
-        by_columns((given(page.text("derived_given")), given(page.text("pairs_given", pairs=_PAIRS, seed=str(seed))))),
+        by_columns((page.given("derived_given"), page.given("pairs_given", pairs=_PAIRS, seed=str(seed)))),
         shade="none",
         digits=4,
     )
@@ -101,7 +100,8 @@ def _derivation(page: Page) -> tuple[Matrix, Matrix]:
 
 @functools.lru_cache(maxsize=8)
 def measured(seed: int) -> tuple[Tensor, Tensor]:
-    """By width: the variance of scores, not scaled and scaled; and entropy, largest weight and gradient of softmax, each of both."""
+    """Measure random vectors of each width. Returns the variance of scores, not scaled and scaled; and entropy, largest
+    weight and gradient of softmax, each of both."""
     generator = torch.Generator().manual_seed(seed)
     variances, softmax = [], []
     for width in _WIDTHS:
@@ -117,14 +117,14 @@ def measured(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def _softmax_of(q_QD: Tensor, k_KD: Tensor, value_RKE: Tensor, scale: float) -> tuple[float, float, float]:
-    """The mean entropy, as a fraction of the largest possible, the mean largest weight, and the median norm of the gradient with
-    respect to a query's scores: with R draws of values, each one column wide, since the gradient depends on the values."""
+    """Return mean entropy, mean largest weight and median gradient of softmax. The entropy is a fraction of the largest
+    possible. The gradient is with respect to a query's scores, with R draws of values, each one column wide, since it
+    depends on the values."""
     m = AttentionMap(q_QD, k_KD, scale=scale)
     q_RQD, k_RKD = (x.expand(len(value_RKE), -1, -1) for x in (q_QD, k_KD))
     with torch.enable_grad():
         bias_RQK = torch.zeros(len(value_RKE), len(q_QD), len(k_KD), requires_grad=True)
         output = attention(q_RQD, k_RKD, value_RKE, scale=scale, bias=bias_RQK)
-        assert isinstance(output, Tensor)
         (gradient_RQK,) = torch.autograd.grad(output.sum(), bias_RQK)
     entropy = m.entropy(normalize=True)
     assert isinstance(entropy, Tensor)
@@ -170,19 +170,11 @@ def _charted(
     *,
     log_y: bool = False,
 ) -> Section:
-    """A chart of a matrix by d_k with a sentence about it; with its table, unless a section before has it."""
+    """Return a section with a chart of a matrix by d_k and a sentence about it. matrices: its table, unless a section
+    before has it."""
     last = len(_WIDTHS) - 1
     finding = page.finding(
         f"{key}_finding", [(id, last if row < 0 else row, column) for row, column in cells], **values
     )
-    chart = Chart(
-        title=page.text(f"{key}_chart"),
-        matrix=id,
-        lines=lines,
-        description=finding.text,
-        x_title="d_k",
-        y_title=page.text(f"{key}_axis"),
-        log_x=True,
-        log_y=log_y,
-    )
+    chart = page.chart(f"{key}_chart", id, lines, finding, "d_k", page.text(f"{key}_axis"), log_x=True, log_y=log_y)
     return page.section(key, *matrices, charts=(chart,), findings=(finding,))

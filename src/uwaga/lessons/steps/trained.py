@@ -13,24 +13,24 @@ import torch
 from uwaga.lessons.copyist import HEADS, SIGNS, WIDTH, copy
 from uwaga.lessons.document import Illustration, LessonStep, Section, shown
 from uwaga.lessons.example import START
-from uwaga.lessons.matrix import given, made
+from uwaga.lessons.matrix import made
 from uwaga.lessons.page import Page
 from uwaga.lessons.question import largest, names_of, question, which_token
 
 
 def copying(page: Page) -> LessonStep:
-    """An encoder and a decoder that were trained to copy write the sentence that they have read."""
+    """Return an encoder and a decoder that were trained to copy write the sentence that they have read."""
     tokens, n = page.example.tokens, len(page.example.tokens)
     copied = copy(tokens)
     before = (START, *copied.written[:-1])
     rows = [f"{place + 1}: {word}" for place, word in enumerate(before)]
     columns = [f"{place + 1}: {word}" for place, word in enumerate(tokens)]
-    scored = made(copied.scores_NN, rows, columns, given(page.text("scores_are")))
+    scored = made(copied.scores_NN, rows, columns, page.given("scores_are"))
     scores = page.matrix("copy_scores", scored, width=WIDTH // HEADS)
     weights = page.matrix("copy_weights", scores.softmax().by_library(copied.weights_NN))
-    logits = page.matrix("copy_logits", made(copied.logits_NS, rows, copied.words, given(page.text("logits_are"))))
+    logits = page.matrix("copy_logits", made(copied.logits_NS, rows, copied.words, page.given("logits_are")))
     chances = page.matrix("copy_next", logits.softmax())
-    share = shown(float(weights.numbers.diagonal().mean()))
+    share = shown(weights.numbers.diagonal().mean())
     diagonal = page.finding("diagonal", [(weights.id, i, i) for i in range(n)], share=share, chance=shown(1 / n))
     written = page.finding(
         "written",
@@ -53,10 +53,9 @@ def copying(page: Page) -> LessonStep:
             page,
             weights,
             i,
-            page.text("question", before=" ".join(before[: i + 1])),
-            page.text("why"),
             ("copy_scores", "copy_weights", "copy_logits", "copy_next"),
             tapped=True,
+            before=" ".join(before[: i + 1]),
         ),
         code="decoder(positions(embedding(written)), encoder(positions(embedding(read))), mask=uwaga.Causal())",
     )
@@ -76,7 +75,7 @@ def real_model(page: Page) -> LessonStep:
     stored, (head, asks) = _sentence(), POINT
     tokens, weights_HKK = stored["tokens"], torch.tensor(stored["weights"])
     assert tokens[asks] == "it"
-    recorded = given(page.text("recorded", model=stored["model"]))
+    recorded = page.given("recorded", model=stored["model"])
     matrix = page.matrix(
         "real_weights",
         made(weights_HKK, tokens, tokens, recorded, shade="share"),
@@ -102,12 +101,12 @@ def real_model(page: Page) -> LessonStep:
         ),
         question=question(
             page,
-            page.text("question", head=head, token=tokens[asks]),
-            names,
-            right,
-            page.text("why", token=names[right[0]], number=shown(float(row[right[0]]))),
             ("real_weights",),
             (("real_weights", asks, right[0]),),
+            names,
+            right,
+            asks={"head": head, "token": tokens[asks]},
+            why={"token": names[right[0]], "number": shown(row[right[0]])},
             ordered=True,
             tap="real_weights",
         ),
@@ -116,14 +115,15 @@ def real_model(page: Page) -> LessonStep:
 
 
 def _word_changed(page: Page, stored: dict[str, Any]) -> Section:
-    """The weights of "it" in the sentence, and in the one with another last word, with which "it" stands for the street."""
+    """Return the weights of "it" in the sentence, and in one with another last word. With that word "it" stands for the
+    street."""
     head, asks = POINT
     tokens, (word, other) = list(stored["tokens"]), stored["words"]
     weights_2K = torch.tensor([stored["weights"][head][asks], stored["changed"]])
     meant, also, most = tokens.index("animal"), tokens.index("street"), int(weights_2K[1].argmax())
     rows = [f"{tokens[asks]} … {last}" for last in (word, other)]
     columns = [f"{word} / {other}" if token == word else token for token in tokens]
-    recorded = given(page.text("recorded", model=stored["model"]))
+    recorded = page.given("recorded", model=stored["model"])
     matrix = page.matrix("real_words", made(weights_2K, rows, columns, recorded, shade="none"), h=head)
     finding = page.finding(
         "changed",
@@ -133,11 +133,11 @@ def _word_changed(page: Page, stored: dict[str, Any]) -> Section:
         token=tokens[asks],
         meant=tokens[meant],
         also=tokens[also],
-        before=shown(float(weights_2K[1, meant])),
-        first=shown(float(weights_2K[0, meant])),
-        after=shown(float(weights_2K[1, also])),
-        second=shown(float(weights_2K[0, also])),
+        before=shown(weights_2K[1, meant]),
+        first=shown(weights_2K[0, meant]),
+        after=shown(weights_2K[1, also]),
+        second=shown(weights_2K[0, also]),
         most=tokens[most],
-        share=shown(float(weights_2K[1, most])),
+        share=shown(weights_2K[1, most]),
     )
     return page.section("one_word", matrix, told=True, values={"word": word, "other": other}, findings=(finding,))

@@ -7,16 +7,16 @@ import torch
 
 from uwaga._base.languages import integer, significant
 from uwaga.lessons import compute, ledger
-from uwaga.lessons.compute import CLEAR, clearest, leads
-from uwaga.lessons.document import Chart, Illustration, LessonFinding, LessonStep, Question, Section, shown
-from uwaga.lessons.matrix import EVERY, Matrix, by_columns, given, made, typed
+from uwaga.lessons.compute import CLEAR, at_largest, clearest, leads
+from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Question, Section, shown
+from uwaga.lessons.matrix import EVERY, Matrix, by_columns, made, typed
 from uwaga.lessons.page import Page
 from uwaga.lessons.question import question, which_token
 from uwaga.lessons.steps import learning
 
 
 def crude(page: Page) -> LessonStep:
-    """X X^T X, nothing learned."""
+    """Return X X^T X, nothing learned."""
     example, tokens = page.example, page.example.tokens
     x = page.matrix("x", typed(example.x_NM, tokens, example.width_names))
     lengths = page.matrix("lengths", x.length(page.text("length")))
@@ -65,21 +65,21 @@ def _sums(page: Page) -> LessonFinding:
 
 
 def _dominated(page: Page) -> LessonFinding:
-    """The token whose score with a longer vector exceeds the score with itself the most."""
+    """Return the token whose score with a longer vector exceeds the score with itself the most."""
     scores_NN, lengths = page["crude_scores"].numbers, page["lengths"].numbers[:, 0]
     excess_NN = scores_NN - scores_NN.diagonal()[:, None]
-    i, j = divmod(int(excess_NN.argmax()), len(scores_NN))
+    i, j = at_largest(excess_NN)
     if float(excess_NN[i, j]) <= 0:
         return page.finding("none_dominates", [("lengths", int(lengths.argmax()), 0)])
     return page.finding(
         "dominates",
         [("crude_scores", i, j), ("crude_scores", i, i), ("lengths", j, 0)],
         rows=page.example.tokens[i],
-        scores=shown(float(scores_NN[i, j])),
+        scores=shown(scores_NN[i, j]),
         rows2=page.example.tokens[j],
-        scores2=shown(float(scores_NN[i, i])),
-        lengths=shown(float(lengths[j])),
-        lengths2=shown(float(lengths[i])),
+        scores2=shown(scores_NN[i, i]),
+        lengths=shown(lengths[j]),
+        lengths2=shown(lengths[i]),
     )
 
 
@@ -87,14 +87,14 @@ def _symmetric(page: Page) -> LessonFinding:
     scores_NN, tokens = page["crude_scores"].numbers, page.example.tokens
     if len(tokens) == 1:
         return page.finding("symmetric_alone")
-    i, j = divmod(int(scores_NN.clone().fill_diagonal_(-torch.inf).argmax()), len(scores_NN))
+    i, j = at_largest(scores_NN.clone().fill_diagonal_(-torch.inf))
     return page.finding(
         "symmetric",
         [("crude_scores", i, j), ("crude_scores", j, i)],
         a=tokens[i],
         b=tokens[j],
-        scores=shown(float(scores_NN[i, j])),
-        scores2=shown(float(scores_NN[j, i])),
+        scores=shown(scores_NN[i, j]),
+        scores2=shown(scores_NN[j, i]),
     )
 
 
@@ -110,12 +110,11 @@ def _most_alike(page: Page) -> Question | None:
     excess_NN = scores.numbers - scores.numbers.diagonal()[:, None]
     i = clearest(excess_NN.amax(-1), leads(scores.numbers) >= CLEAR)
     covers = ("crude_scores", "crude_sums", "crude", "crude_shuffled")
-    asks = page.text("question", tokens=page.example.tokens[i])
-    return which_token(page, scores, i, asks, page.text("why"), covers, tapped=True)
+    return which_token(page, scores, i, covers, tapped=True, tokens=page.example.tokens[i])
 
 
 def alike(page: Page) -> LessonStep:
-    """X X^T compares tokens, X^T X features; both on the same numbers."""
+    """Return X X^T compares tokens, X^T X features; both on the same numbers."""
     x, (n, m) = page["x"], page["x"].numbers.shape
     features = page.matrix("feature_products", x.T.times(x))
     by_features = page.matrix("crude_by_features", x.times(features))
@@ -130,12 +129,11 @@ def alike(page: Page) -> LessonStep:
         pictures=(page.picture("arcs", "features", features),),
         question=question(
             page,
-            page.text("question", n=n, m=m),
-            [str(m * m), str(n * n), str(n * m)],
-            [0],
-            page.text("why", m=m, m2=m * m, n=n, n2=n * n),
             ("feature_products",),
             (("feature_products", 0, 0),),
+            [str(m * m), str(n * n), str(n * m)],
+            asks={"n": n, "m": m},
+            why={"m": m, "m2": m * m, "n": n, "n2": n * n},
             about_sizes=True,
         ),
         code="X.T @ X",
@@ -143,13 +141,13 @@ def alike(page: Page) -> LessonStep:
 
 
 def _same_in_both_orders(page: Page, one: Matrix, other: Matrix) -> LessonFinding:
-    furthest = float((one.numbers - other.numbers).abs().max())
-    key, apart = ("same", "") if furthest == 0 else ("nearly_same", significant(furthest, 1))
-    return page.finding(key, [(one.id, 0, 0), (other.id, 0, 0)], apart=apart)
+    furthest = compute.apart(one.numbers, other.numbers)
+    key, by = ("same", "") if furthest == 0 else ("nearly_same", significant(furthest, 1))
+    return page.finding(key, [(one.id, 0, 0), (other.id, 0, 0)], apart=by)
 
 
 def _covariance(page: Page) -> Section:
-    """The covariance of the features."""
+    """Return the covariance of the features."""
     x, n = page["x"], len(page.example.tokens)
     means = page.matrix("feature_means", x.mean(page.text("mean"), axis=0))
     centred = page.matrix("centred", x - means[0, EVERY])
@@ -162,8 +160,8 @@ def _together(page: Page) -> LessonFinding:
     covariance = page["covariance"]
     m = len(covariance.rows)
     if m == 1:
-        return page.finding("one_feature", [("covariance", 0, 0)], numbers=shown(float(covariance.numbers[0, 0])))
-    a, b = sorted(divmod(int(covariance.numbers.abs().fill_diagonal_(-1.0).argmax()), m))
+        return page.finding("one_feature", [("covariance", 0, 0)], numbers=shown(covariance.numbers[0, 0]))
+    a, b = sorted(at_largest(covariance.numbers.abs().fill_diagonal_(-1.0)))
     result = float(covariance.numbers[a, b])
     key = "unrelated" if abs(result) < 1e-6 else "together" if result > 0 else "opposite"
     first, second = covariance.rows[a], covariance.rows[b]
@@ -174,7 +172,7 @@ _LENGTHS = (100, 1_000, 10_000, 100_000)
 
 
 def linear(page: Page) -> LessonStep:
-    """(Q K^T) V, and the same as Q (K^T V)."""
+    """Return (Q K^T) V, and the same as Q (K^T V)."""
     scores, (q, k, v) = page["scores"], (page[letter] for letter in "qkv")
     (n, d), e = q.numbers.shape, v.numbers.shape[1]
     sums = page.matrix("score_totals", scores.total(page.text("sum")))
@@ -206,19 +204,19 @@ def _negative(page: Page) -> LessonFinding:
     count, most = int((scores.numbers < 0).sum()), scores.numbers.numel()
     if count == 0:
         return page.finding("not_negative", most=most)
-    i, j = divmod(int(scores.numbers.argmin()), len(scores.rows))
-    number, row, column = shown(float(scores.numbers[i, j])), scores.rows[i], scores.columns[j]
+    i, j = at_largest(-scores.numbers)
+    number, row, column = shown(scores.numbers[i, j]), scores.rows[i], scores.columns[j]
     return page.finding(
         "negative", [("scores", i, j)], count=count, most=most, numbers=number, columns=column, rows=row
     )
 
 
 def _beyond(page: Page, output: Matrix, values: Matrix) -> LessonFinding:
-    """The output number that is furthest outside the range of the values of its column: shares cannot give one."""
+    """Return the output that is furthest outside its column's values: shares cannot give one."""
     low_E, high_E = values.numbers.amin(0), values.numbers.amax(0)
     beyond_NE = torch.maximum(output.numbers - high_E, low_E - output.numbers)
-    i, c = divmod(int(beyond_NE.argmax()), len(output.columns))
-    low, high, result = (shown(float(number)) for number in (low_E[c], high_E[c], output.numbers[i, c]))
+    i, c = at_largest(beyond_NE)
+    low, high, result = (shown(number) for number in (low_E[c], high_E[c], output.numbers[i, c]))
     key = "beyond" if float(beyond_NE[i, c]) > 1e-5 else "not_beyond"
     column, token = output.columns[c], page.example.tokens[i]
     return page.finding(key, [(output.id, i, c)], column=column, low=low, high=high, token=token, found=result)
@@ -233,7 +231,7 @@ def _multiplications(page: Page, n: int, d: int, e: int) -> Section:
             torch.tensor(counts, dtype=torch.float64).float(),
             [page.counted("of_tokens", length) for length in lengths],
             (page.text("tokens"), "(Q Kᵀ) V", "Q (Kᵀ V)"),
-            by_columns([given(page.text(key, d=d, e=e)) for key in ("lengths", "first_order", "second_order")]),
+            by_columns([page.given(key, d=d, e=e) for key in ("lengths", "first_order", "second_order")]),
             shade="none",
             digits=0,
         ),
@@ -251,16 +249,8 @@ def _multiplications(page: Page, n: int, d: int, e: int) -> Section:
         many_second=many_second,
     )
     finding = LessonFinding(text=text, cells=[(matrix.id, row, c) for row in (0, len(lengths) - 1) for c in (1, 2)])
-    chart = Chart(
-        title=page.text("number"),
-        matrix=matrix.id,
-        lines=(1, 2),
-        description=text,
-        x_title=page.text("tokens"),
-        y_title=page.text("many"),
-        log_x=True,
-        log_y=True,
-    )
+    axes = (page.text("tokens"), page.text("many"))
+    chart = page.chart("number", matrix.id, (1, 2), finding, *axes, log_x=True, log_y=True)
     return page.section("number", matrix, charts=(chart,), findings=(finding,))
 
 
@@ -270,5 +260,4 @@ def _fewer(page: Page, n: int) -> Question | None:
     right = 2 if first == second else int(second < first)
     counts = {"counts": integer(first), "orders": orders[0], "counts2": integer(second), "orders2": orders[1]}
     cells = (("multiplications", 0, 1), ("multiplications", 0, 2))
-    asks, why = page.text("question", n=n), page.text("why", **counts)
-    return question(page, asks, orders, [right], why, ("multiplications",), cells)
+    return question(page, ("multiplications",), cells, orders, [right], asks={"n": n}, why=counts)
