@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from uwaga._base.arguments import check, choice
 from uwaga.plots import figures, labels
-from uwaga.plots.matrices import Weights, matrix_data, select_matrix
+from uwaga.plots.matrices import Weights, matrix_data
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,11 +63,8 @@ def arcs(
         ModuleNotFoundError: matplotlib is not installed.
     """
     choice(layout, "arcs: layout", ("line", "columns"))
-    selected = select_matrix("arcs", weights, at)
-    queries, keys = selected.sizes
-    if max(queries, keys) > MAX_TOKENS:
-        rule = f"{max(queries, keys)} tokens are too many to read as lines (at most {MAX_TOKENS})"
-        raise ValueError(f"arcs: {rule}: merge subword tokens with WordMap, or draw a part of the map")
+    drawn = matrix_data("arcs", weights, at, MAX_TOKENS, None)
+    queries, keys = drawn.queries, drawn.keys
     check(
         layout == "columns" or queries == keys,
         f"arcs: layout 'line' needs as many queries as keys, not {queries} and {keys}: take 'columns'",
@@ -75,13 +72,12 @@ def arcs(
     key_tokens = tokens if key_tokens is None else key_tokens
     labels.check_count("arcs", "tokens", tokens, queries, "queries")
     labels.check_count("arcs", "key_tokens", key_tokens, keys, "keys")
-    matrix = matrix_data("arcs", selected, MAX_TOKENS, "sum").matrices
     draw = _draw_line if layout == "line" else _draw_columns
-    return draw(ax, _lines(matrix, threshold), tokens, key_tokens, color)
+    return draw(ax, _lines(drawn.matrices, threshold), tokens, key_tokens, color)
 
 
 def _lines(matrix: ndarray, threshold: float) -> list[Arc]:
-    """The weights from the threshold up, the largest last, so that it is drawn on top."""
+    """Return the weights from the threshold up, the largest last, so that it is drawn on top."""
     sizes = abs(matrix)
     largest = sizes.max(initial=0.0) or 1.0
     results = [
@@ -91,7 +87,7 @@ def _lines(matrix: ndarray, threshold: float) -> list[Arc]:
 
 
 def _draw_line(ax: Axes | None, lines: Sequence[Arc], tokens: Sequence[str], _: Sequence[str], color: str) -> Figure:
-    """The tokens once, between the heights -band and band, and arcs above and below."""
+    """Return the tokens once, between the heights -band and band, and arcs above and below."""
     words = [labels.clean(token) for token in tokens]
     available = figures.PAGE_WIDTH * figures.POINTS_PER_INCH if ax is None else figures.size_in_points(ax)[0]
     text = labels.fit(words, available / (len(words) + 0.4))
@@ -117,7 +113,7 @@ def _draw_line(ax: Axes | None, lines: Sequence[Arc], tokens: Sequence[str], _: 
 def _draw_columns(
     ax: Axes | None, lines: Sequence[Arc], tokens: Sequence[str], key_tokens: Sequence[str], color: str
 ) -> Figure:
-    """Queries in the left column, keys in the right one, both from top to bottom."""
+    """Return queries in the left column, keys in the right one, both from top to bottom."""
     left, right = ([labels.clean(token) for token in side] for side in (tokens, key_tokens))
     side = (labels.width(left + right, figures.NORMAL) + 2 * labels.GAP) / _COLUMN_GAP  # in units of the gap
     longest = max(len(left), len(right))
@@ -136,7 +132,7 @@ def _draw_columns(
 
 
 def _arc(line: Arc, band: float) -> Path:
-    """Half an ellipse as high as it is wide, above the tokens for an earlier key, below them for a later one."""
+    """Return half an ellipse as high as it is wide: above the tokens for an earlier key."""
     path = figures.import_matplotlib("matplotlib.path").Path
     side = 1 if line.j < line.i else -1
     foot, control = side * band, side * (band + abs(line.i - line.j) * 4 / 3)  # a cubic rises to 3/4 of its control

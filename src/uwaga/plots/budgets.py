@@ -36,11 +36,7 @@ _WIDTH, _HEIGHT, _LEGEND = 1.7, 1.45, 1.25  # inches
 
 
 def cache_budgets(
-    study: CacheStudy,
-    statistic: str = "error",
-    *,
-    heads: Sequence[Sequence[int]] | None = None,
-    by: str = "budget",
+    study: CacheStudy, statistic: str = "error", *, heads: Sequence[Sequence[int]] | None = None, by: str = "budget"
 ) -> Figure:
     """Draw a statistic of `uwaga.inspect.cache_study` against the budget, on a logarithmic axis: a panel for each head and a line for each
     policy, the oracle's dashed in black: of "forgotten" the limit for all that read as many keys; of "error" not, since the largest weights need not
@@ -49,7 +45,7 @@ def cache_budgets(
     Args:
         study: a study of one or more budgets.
         statistic: "error", "forgotten", "overlap", "limit" or "kept"; means over the queries.
-        heads: (layer, head) of the panels; None for the 12 heads of which the policies lose the most on average, the largest first.
+        heads: (layer, head) of the panels; None for the 12 heads whose weight the policies lose most on average, the largest first.
         by: "budget", or "kept": the mean number of keys that were read, which policies of a prompt exceed by what came after it.
 
     Raises:
@@ -58,7 +54,7 @@ def cache_budgets(
     choice(statistic, "cache_budgets: statistic", study.means)
     choice(by, "cache_budgets: by", ("budget", "kept"))
     shown: list[int] = []
-    if heads is None:  # those of which the policies and budgets forget the most weight on average
+    if heads is None:  # the heads whose weight the policies and budgets forget most on average
         lost = study.means["forgotten"].mean((0, 1)).nan_to_num(0.0)
         shown = torch.argsort(lost, descending=True, stable=True)[:_PANELS].tolist()
     for pair in heads or ():

@@ -26,7 +26,7 @@ POINTS_PER_INCH = 72.0
 SMALL, NORMAL = 6.0, 8.0  # font sizes in points: journals ask for at least 5 to 7
 PAGE_WIDTH = 6.9  # inches: the text width of a two-column page
 # Text is stored as text, so that a figure can be searched, edited and read by screen readers. matplotlib's defaults are
-# outlines in SVG and Type 3 fonts, which some publishers refuse, in PDF and PostScript.
+# outlines in SVG and Type 3 fonts, which some publishers reject, in PDF and PostScript.
 _AS_TEXT = {"svg.fonttype": "none", "pdf.fonttype": 42, "ps.fonttype": 42}
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
@@ -36,25 +36,24 @@ _PALE_BLUE = ("#ffffff", "#ccebfa", "#9cd5f5", "#6bbef0", "#4fa5df", "#448cc8", 
 _ORANGE = ("#ffffff", "#fce2c9", "#f9c392", "#f7a259", "#ed8229", "#d36921", "#b85219", "#9e3c11", "#82280b")
 LINE_COLOR = "#1e3c6d"  # lines and arcs
 _NAN = "#bdbdbd"  # NaN, which must not look like a weight
-GREY = "#5f6368"  # text beside the data
+GREY = "#5f6368"  # text next to the data
 
 
 def import_matplotlib(module: str) -> ModuleType:
-    """A module of matplotlib. Raises ModuleNotFoundError, which names the extra, where it is not installed."""
+    """Return a module of matplotlib. Raises ModuleNotFoundError with the extra's name if matplotlib is not
+    installed."""
     rule = "uwaga.plots needs matplotlib, which is not installed: pip install 'uwaga[plots]'"
     return install.optional(module, "matplotlib", rule)
 
 
 def new_figure(width: float, height: float, *, layout: str = "compressed") -> Figure:
-    """A figure of this size in inches, not registered with pyplot; a notebook shows it.
-
-    The "compressed" layout removes the gaps that square cells leave between panels.
-    """
+    """Return a figure of this size in inches, not registered with pyplot; a notebook shows it. The "compressed" layout
+    removes the gaps that square cells leave between panels."""
     return import_matplotlib("uwaga.plots.shown_figure").ShownFigure(figsize=(width, height), layout=layout)
 
 
 def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
-    """The given axes, or those of a new figure of this size in inches."""
+    """Return the given axes, or the axes of a new figure of this size in inches."""
     if ax is not None:
         return ax
     result: Axes = new_figure(width, height).add_subplot()
@@ -62,7 +61,8 @@ def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
 
 
 def bare_axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
-    """The same without axis lines; new axes fill their figure, so that their size is known before anything is drawn."""
+    """Return the given axes, or new ones, without axis lines. New axes fill their figure, so that their size is known
+    before anything is drawn."""
     if ax is None:
         ax = new_figure(width, height, layout="none").add_axes((0.0, 0.0, 1.0, 1.0))
     ax.set_axis_off()
@@ -70,13 +70,13 @@ def bare_axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
 
 
 def size_in_points(ax: Axes) -> tuple[float, float]:
-    """Width and height of the axes, in points, in the present layout."""
+    """Return width and height of the axes, in points, in the present layout."""
     box, dpi = ax.get_window_extent(), ax.figure.dpi
     return box.width * POINTS_PER_INCH / dpi, box.height * POINTS_PER_INCH / dpi
 
 
 def add_color_bar(image: AxesImage, axes: Axes | Iterable[Axes], figure: Figure | SubFigure, label: str) -> None:
-    """A colour bar beside the axes."""
+    """Add a colour bar next to the axes."""
     bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, aspect=30)
     bar.set_label(label, fontsize=SMALL)
     bar.ax.tick_params(labelsize=SMALL, length=1.5)
@@ -109,17 +109,19 @@ def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 300.0) -> No
 
 
 def sequential() -> Colormap:
-    """From white for zero to dark blue for the largest value."""
+    """Return the colours from white for zero to dark blue for the largest value."""
     return _colormap("uwaga", _BLUE)
 
 
 def diverging() -> Colormap:
-    """Dark orange below zero, white at zero, dark blue above."""
+    """Return dark orange below zero, white at zero, dark blue above."""
     return _colormap("uwaga_signed", (*_ORANGE[:0:-1], *_PALE_BLUE))
 
 
 def text_color(background: tuple[float, float, float]) -> str:
-    """Black or white, whichever has more contrast to an RGB colour (0 to 1), by relative luminance (ITU-R BT.709).
+    """Return black or white, whichever has more contrast to an RGB colour (0 to 1).
+
+    The contrast is computed from relative luminance (ITU-R BT.709).
 
     >>> text_color((1.0, 1.0, 1.0)), text_color((0.1, 0.1, 0.4))
     ('black', 'white')

@@ -22,7 +22,7 @@ from uwaga.maps.base import WeightMap
 from uwaga.maps.derived import DifferenceMap
 from uwaga.nn.attention_id import AttentionId
 from uwaga.plots import figures, labels
-from uwaga.plots.matrices import MatrixData, Weights, matrix_data, select_matrix
+from uwaga.plots.matrices import MatrixData, Weights, matrix_data
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -82,7 +82,7 @@ def heatmap(
         ValueError: not one label for each query or key, or `at` that does not select one matrix.
         ModuleNotFoundError: matplotlib is not installed.
     """
-    drawn = matrix_data("heatmap", select_matrix("heatmap", weights, at), MAX_HEATMAP_SIZE, pooling)
+    drawn = matrix_data("heatmap", weights, at, MAX_HEATMAP_SIZE, pooling)
     if key_tokens is None and drawn.queries == drawn.keys:
         key_tokens = tokens
     labels.check_count("heatmap", "tokens", tokens, drawn.queries, "queries")
@@ -100,7 +100,7 @@ def heatmap(
 
 
 def _draw_cells(ax: Axes, drawn: MatrixData, norm: Normalize) -> AxesImage:
-    """One matrix as coloured cells, in the coordinates of its queries and keys."""
+    """Return one matrix as coloured cells, in the coordinates of its queries and keys."""
     return ax.imshow(
         drawn.matrices,
         cmap=figures.diverging() if norm.vmin is not None and norm.vmin < 0 else figures.sequential(),
@@ -113,7 +113,7 @@ def _draw_cells(ax: Axes, drawn: MatrixData, norm: Normalize) -> AxesImage:
 
 
 def _color_scale(matrices: ndarray, vmax: float | None, gamma: float) -> Normalize:
-    """The colour scale from 0 to vmax, or from -vmax to vmax where a weight is below zero."""
+    """Return the colour scale from 0 to vmax, or from -vmax to vmax where a weight is below zero."""
     check(gamma > 0, f"plots: gamma must be above 0, not {gamma}")
     vmax = _largest(matrices) if vmax is None else vmax
     if not (matrices < 0).any():
@@ -123,12 +123,12 @@ def _color_scale(matrices: ndarray, vmax: float | None, gamma: float) -> Normali
 
 
 def _largest(matrices: ndarray) -> float:
-    """The largest absolute value, NaN left out; 1 where all are 0, so that the scale is not empty."""
+    """Return the largest absolute value, NaN left out; 1 where all are 0, so that the scale is not empty."""
     return float(abs(matrices[matrices == matrices]).max(initial=0.0)) or 1.0
 
 
 def _label_positions(ax: Axes) -> None:
-    """Names of the axes, and thin lines."""
+    """Write the names of the axes, and make their lines thin."""
     ax.set_xlabel("key", fontsize=figures.NORMAL)
     ax.set_ylabel("query", fontsize=figures.NORMAL)
     ax.tick_params(labelsize=figures.SMALL, length=1.5)
@@ -166,8 +166,7 @@ def head_grid(
     drawn = []
     for weights in layers.values():
         at = (sequence,) if len(weights.shape) > 3 else ()
-        selected = select_matrix("head_grid", weights, at, remaining=1)
-        drawn.append(matrix_data("head_grid", selected, MAX_PANEL_SIZE, pooling))
+        drawn.append(matrix_data("head_grid", weights, at, MAX_PANEL_SIZE, pooling, remaining=1))
     most = max(len(data.matrices) for data in drawn)
     # The heads of a single layer go over several rows.
     columns = most if len(drawn) > 1 else min(most, _PANELS_PER_ROW)
@@ -237,7 +236,7 @@ def changed_heads(
 ) -> Figure:
     """Draw the heads that changed most: a row per head with its map before, after, and after minus before.
 
-    The order is that of `uwaga.inspect.head_changes`, whose total variation is in the titles. The tokens of a recording label the maps;
+    The order is as in `uwaga.inspect.head_changes`, whose total variation is in the titles. The tokens of a recording label the maps;
     where two recordings have different tokens, each its own.
 
     Args:
@@ -276,7 +275,7 @@ def changed_heads(
 
 
 def _token_names(of: object, kind: str, sequence: int) -> tuple[list[str] | None, list[str] | None]:
-    """The tokens of the queries and of the keys, None if they are unknown."""
+    """Return the tokens of the queries and of the keys, None if they are unknown."""
     assert isinstance(of, Recording)
     tokens = of.tokens
     rows = [tokens.get(stack, []) for stack in AttentionId(kind, 0).stacks]
@@ -285,7 +284,7 @@ def _token_names(of: object, kind: str, sequence: int) -> tuple[list[str] | None
 
 
 def _matrix_panels(count: int, layers: int, heads: int) -> list[Axes]:
-    """The axes of a new figure with `count` panels, as many in a row as fit on a page."""
+    """Return the axes of a new figure with `count` panels, as many in a row as fit on a page."""
     columns = max(1, min(count, int(figures.PAGE_WIDTH / (max(heads, 3) * _MIN_CELL + _MATRIX_MARGIN))))
     rows = -(-count // columns)
     cell = min(_CELL, (figures.PAGE_WIDTH / columns - _MATRIX_MARGIN) / max(heads, 3))
@@ -324,7 +323,7 @@ def _draw_matrix(ax: Axes, name: str, matrix: ndarray, layers: Sequence[object])
 
 
 def _short_number(value: float) -> str:
-    """About two significant digits, in at most four characters.
+    """Return about two significant digits, in at most four characters.
 
     >>> [_short_number(value) for value in (0.0312, 0.5, 12.34, 1234.0)]
     ['.03', '.50', '12', '1234']
@@ -391,7 +390,7 @@ def animate(
         maps: over="layers": a recording, or several maps of the same size, in a sequence or by layer. over="queries": one map, whose
             rows appear one by one, as a model that writes made them.
         path: the file; it is written atomically.
-        tokens: Q labels; None: those of the recording, of its text at[0].
+        tokens: Q labels; None: the tokens of the recording's text at[0].
         over: what a frame is.
         kind: "encoder", "decoder" or "cross": the layers of a recording; None: the only kind that it has.
         at: indices of the leading dimensions, such as (sequence, head), as in `heatmap`.
@@ -404,7 +403,7 @@ def animate(
         The number of frames.
 
     Raises:
-        ValueError: no maps, maps of different sizes, more than 1000 frames, or what `heatmap` refuses.
+        ValueError: no maps, maps of different sizes, more than 1000 frames, or what `heatmap` rejects.
         ModuleNotFoundError: matplotlib is not installed; Pillow comes with it.
         OSError: the file cannot be written.
     """
@@ -416,18 +415,21 @@ def animate(
         chosen: list[tuple[str, WeightMap]] = [("", maps)]
     else:
         chosen, tokens, key_tokens = _layers(maps, kind, at, tokens, key_tokens)
-    drawn = [matrix_data("animate", select_matrix("animate", m, at), MAX_HEATMAP_SIZE, "sum") for _, m in chosen]
+    drawn = [matrix_data("animate", m, at, MAX_HEATMAP_SIZE) for _, m in chosen]
     if len({(data.queries, data.keys) for data in drawn}) > 1:
         sizes = ", ".join(f"{data.queries} x {data.keys}" for data in drawn)
         raise ValueError(f"animate: the maps must have one size, not {sizes}")
     matrices = [np.asarray(data.matrices) for data in drawn]
     titles = [name for name, _ in chosen]
     if over == "queries":
-        matrices = [_until(matrices[0], row) for row in range(1, len(matrices[0]) + 1)]
+        # A frame has the rows that are written so far; the others are empty.
+        rows = np.arange(len(matrices[0]))
+        matrices = [np.where(rows[:, None] <= row, matrices[0], 0.0) for row in rows]
         titles = [""] * len(matrices)
     check(len(matrices) <= MAX_FRAMES, f"animate: {len(matrices)} frames are more than {MAX_FRAMES}")
-    largest = max(map(_largest, matrices))
-    _write(Path(path), chosen[0][1], matrices, titles, tokens, key_tokens, at, vmax or largest, gamma, seconds, dpi)
+    vmax = vmax or max(map(_largest, matrices))
+    figure = heatmap(chosen[0][1], tokens, key_tokens=key_tokens, at=at, vmax=vmax, gamma=gamma)
+    _write(Path(path), figure, matrices, titles, seconds, dpi)
     return len(matrices)
 
 
@@ -438,7 +440,7 @@ def _layers(
     tokens: Sequence[str] | None,
     key_tokens: Sequence[str] | None,
 ) -> tuple[list[tuple[str, WeightMap]], Sequence[str] | None, Sequence[str] | None]:
-    """The layers with their names, and labels of queries and keys."""
+    """Return the layers with their names, and labels of queries and keys."""
     if isinstance(maps, Recording):
         kinds = sorted({name[0] for name in maps.maps})
         if kind is None and len(kinds) != 1:
@@ -457,27 +459,10 @@ def _layers(
     return [(labels.layer_name(name), m) for name, m in results], tokens, key_tokens
 
 
-def _until(matrix: ndarray, rows: int) -> ndarray:
-    """The first rows; those that are not written yet are empty."""
-    shown = matrix.copy()
-    shown[rows:] = 0.0
-    return shown
-
-
 def _write(
-    path: Path,
-    first: WeightMap,
-    matrices: Sequence[ndarray],
-    titles: Sequence[str],
-    tokens: Sequence[str] | None,
-    key_tokens: Sequence[str] | None,
-    at: int | tuple[int, ...],
-    vmax: float,
-    gamma: float,
-    seconds: float,
-    dpi: float,
+    path: Path, figure: Figure, matrices: Sequence[ndarray], titles: Sequence[str], seconds: float, dpi: float
 ) -> None:
-    figure = heatmap(first, tokens, key_tokens=key_tokens, at=at, vmax=vmax, gamma=gamma)
+    """Write the matrices as frames of a heat map's figure."""
     agg = figures.import_matplotlib("matplotlib.backends.backend_agg")
     from PIL import Image
 

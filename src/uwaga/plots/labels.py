@@ -30,7 +30,7 @@ class TextStyle(NamedTuple):
 
 
 def clean(token: str) -> str:
-    """A token as one short line. The marks for white space of GPT-2 and SentencePiece are replaced.
+    """Return a token as one short line. The marks for white space of GPT-2 and SentencePiece are replaced.
 
     >>> clean("Ġattention"), clean("\\n"), clean("donaudampfschifffahrt")
     ('attention', '\\\\n', 'donaudampfschif…')
@@ -42,7 +42,7 @@ def clean(token: str) -> str:
 
 
 def layer_name(key: object) -> str:
-    """The name of a layer, from its number or from its key in a mapping.
+    """Return the name of a layer, from its number or from its key in a mapping.
 
     >>> layer_name(3), layer_name(("decoder", 3))
     ('layer 3', 'decoder 3')
@@ -51,7 +51,7 @@ def layer_name(key: object) -> str:
 
 
 def label_step(count: int, points: float, font: float = SMALL) -> int:
-    """The n of 1, 2, 5, 10, 20, 50, ... such that every n-th of `count` labels fits along so many points.
+    """Return the n of 1, 2, 5, 10, ... such that every n-th label fits along so many points.
 
     >>> [label_step(count, points=200.0) for count in (10, 26, 50, 1000)]
     [1, 1, 2, 50]
@@ -66,7 +66,7 @@ def label_step(count: int, points: float, font: float = SMALL) -> int:
 
 
 def check_count(operation: str, name: str, tokens: Sequence[str] | None, count: int, axis: str) -> None:
-    """Raise ValueError where labels are given, but not one for each query or key."""
+    """Raise ValueError if there are labels, but not one for each query or key."""
     if tokens is not None and len(tokens) != count:
         raise ValueError(
             f"{operation}: {name} must have one label for each of the {count} {axis}, not {len(tokens)} labels"
@@ -74,7 +74,7 @@ def check_count(operation: str, name: str, tokens: Sequence[str] | None, count: 
 
 
 def label_axes(ax: Axes, queries: Sequence[str] | None, keys: Sequence[str] | None) -> None:
-    """Tokens along both axes of a matrix; without tokens, positions as whole numbers."""
+    """Write tokens along both axes of a matrix, or positions if there are no tokens."""
     width, height = size_in_points(ax)
     for axis, tokens, points, rotation in ((ax.xaxis, keys, width, 90), (ax.yaxis, queries, height, 0)):
         if tokens is None:
@@ -92,8 +92,8 @@ def label_axes(ax: Axes, queries: Sequence[str] | None, keys: Sequence[str] | No
 
 
 def fit(words: Sequence[str], spacing: float) -> TextStyle:
-    """The style of words side by side, `spacing` points apart: horizontal if they fit, else vertical, else in a smaller
-    font, else further apart."""
+    """Return the style of words in a row, `spacing` points apart. The words are horizontal if they fit, else vertical,
+    else in a smaller font, else further apart."""
     flat = width(words, NORMAL) + GAP
     if flat <= spacing:
         return TextStyle(NORMAL, max(flat, 2 * NORMAL), NORMAL / 2 + GAP, 0)
@@ -102,7 +102,7 @@ def fit(words: Sequence[str], spacing: float) -> TextStyle:
 
 
 def width(words: Sequence[str], font: float) -> float:
-    """The width of the longest of the words, in points."""
+    """Return the width of the longest of the words, in points."""
     measure = import_matplotlib("matplotlib.textpath").text_to_path.get_text_width_height_descent
     properties = import_matplotlib("matplotlib.font_manager").FontProperties(size=font)
     return max((measure(word, properties, False)[0] for word in words), default=0.0)

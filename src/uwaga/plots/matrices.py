@@ -36,30 +36,28 @@ class MatrixData(NamedTuple):
         return self.matrices.shape[-2:] != (self.queries, self.keys)
 
 
-class SelectedMatrix(NamedTuple):
-    """One matrix of some weights, or one per head: `weights[at]`, not read yet."""
-
-    weights: Weights  # of a dense map or a tensor
-    at: tuple[int, ...]
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Q and K."""
-        queries, keys = self.weights.shape[-2:]
-        return queries, keys
-
-
-def select_matrix(operation: str, weights: Weights, at: int | tuple[int, ...], *, remaining: int = 0) -> SelectedMatrix:
-    """The matrix at the leading indices `at`; a dimension of size 1 needs no index.
+def matrix_data(
+    operation: str,
+    weights: Weights,
+    at: int | tuple[int, ...],
+    max_size: int,
+    pooling: str | None = "sum",
+    *,
+    remaining: int = 0,
+) -> MatrixData:
+    """Return the matrix at the leading indices `at`; a dimension of size 1 needs no index.
 
     Args:
         operation: name of the public function, for the message.
         weights: a map, dense or ragged, or a tensor (..., Q, K).
         at: indices of the leading dimensions; of a ragged map the first is the sequence.
+        max_size: a map with more queries or keys is pooled to this many ranges, and never made dense; a tensor is dense
+            already and is drawn as it is.
+        pooling: how, a key of COLOR_LABELS; None: a larger matrix is an error.
         remaining: how many dimensions are left before (Q, K).
 
     Raises:
-        ValueError: `at` does not leave these dimensions.
+        ValueError: `at` does not leave these dimensions, an unknown `pooling`, or without it a larger matrix.
     """
     at = at if isinstance(at, tuple) else (at,)
     leading = tuple(weights.shape[:-2])
@@ -67,28 +65,19 @@ def select_matrix(operation: str, weights: Weights, at: int | tuple[int, ...], *
     if len(at) > count or any(size != 1 for size in leading[len(at) : max(count, 0)]) or count < 0:
         rule = f"at must select one matrix of the weights {tuple(weights.shape)}, and {at} does not"
         raise ValueError(f"{operation}: {rule}")
+    if pooling is not None:
+        choice(pooling, f"{operation}: pooling", COLOR_LABELS)
     at = at + (0,) * (count - len(at))
     if isinstance(weights, WeightMap) and weights.parts() is not None:
-        return SelectedMatrix(map_of_sequence(weights, at[0]), at[1:])
-    return SelectedMatrix(weights, at)
-
-
-def matrix_data(operation: str, selected: SelectedMatrix, max_size: int, pooling: str) -> MatrixData:
-    """The selected weights.
-
-    A map with more than `max_size` queries or keys is pooled to that many ranges, and never made dense; a tensor is
-    dense already and is drawn as it is.
-
-    Raises:
-        ValueError: an unknown `pooling`.
-    """
-    choice(pooling, f"{operation}: pooling", COLOR_LABELS)
-    weights, at = selected
-    queries, keys = selected.sizes
+        weights, at = map_of_sequence(weights, at[0]), at[1:]
+    queries, keys = weights.shape[-2:]
     label = "weight"
+    if pooling is None and max(queries, keys) > max_size:
+        rule = f"{max(queries, keys)} tokens are too many to read as lines (at most {max_size})"
+        raise ValueError(f"{operation}: {rule}: merge subword tokens with WordMap, or draw a part of the map")
     if isinstance(weights, Tensor):
         matrices = weights[at]
-    elif max(queries, keys) <= max_size:
+    elif pooling is None or max(queries, keys) <= max_size:
         matrices = read_rectangle(weights, at)
     else:
         matrices = pooled(weights, at, min(queries, max_size), min(keys, max_size), pooling)
@@ -97,30 +86,25 @@ def matrix_data(operation: str, selected: SelectedMatrix, max_size: int, pooling
 
 
 def pooled(m: WeightMap, at: tuple[int, ...], rows: int, columns: int, pooling: str) -> Tensor:
-    """(..., I, J): a dense map at leading indices, pooled into equal ranges as by `AttentionMap.pool`.
-
-    An AttentionMap pools itself; other maps are read a block of rows at a time.
-    """
+    """Pool a dense map at leading indices into equal ranges, (..., I, J). An AttentionMap pools itself; other maps are
+    read a block of rows at a time, with the same result. An AttentionMap pools itself; other maps are read a block of
+    rows at a time."""
     if isinstance(m, AttentionMap):
         return m.select(*at).pool(rows, columns, pooling=pooling).weights
     *leading, queries, keys = m.shape[len(at) :]
     row_of_Q, column_of_K = (_ranges(n, size, m.device) for n, size in ((rows, queries), (columns, keys)))
-    initial = 0.0 if pooling == "sum" else -torch.inf
+    initial, how = (0.0, "sum") if pooling == "sum" else (-torch.inf, "amax")
     cells = torch.full((*leading, rows, columns), initial, dtype=torch.float64, device=m.device)
     height = max(_MAX_WEIGHTS // max(keys * cells[..., 0, 0].numel(), 1), 1)
     for first in range(0, queries, height):
         weights = read_rectangle(m, (*at, ..., slice(first, first + height), slice(None))).double()
         by_column = torch.full((*weights.shape[:-1], columns), initial, dtype=torch.float64, device=m.device)
-        if pooling == "sum":
-            by_column.index_add_(-1, column_of_K, weights)
-            cells.index_add_(-2, row_of_Q[first : first + height], by_column)
-        else:
-            by_column.scatter_reduce_(-1, column_of_K.expand_as(weights), weights, "amax")
-            cells.scatter_reduce_(-2, row_of_Q[first : first + height, None].expand_as(by_column), by_column, "amax")
+        by_column.scatter_reduce_(-1, column_of_K.expand_as(weights), weights, how)
+        cells.scatter_reduce_(-2, row_of_Q[first : first + height, None].expand_as(by_column), by_column, how)
     return cells / row_of_Q.bincount(minlength=rows)[:, None] if pooling == "sum" else cells
 
 
 def _ranges(count: int, size: int, device: torch.device) -> Tensor:
-    """(size,): the range of each position; range b begins at floor(b * size / count)."""
+    """Return (size,): the range of each position; range b begins at floor(b * size / count)."""
     edges = torch.arange(1, count, device=device) * size // count
     return torch.searchsorted(edges, torch.arange(size, device=device), right=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy import ndarray
 
 # Inches.
-_PICTURE, _SMALL = 2.6, 0.82  # the whole picture, and that of one head
+_PICTURE, _SMALL = 2.6, 0.82  # the whole picture, and the picture of one head
 _HEADS_PER_ROW = 4
 _MARGIN = 0.7  # the colour bar
 _OPACITY = 0.85  # of the largest weight: the picture stays visible below
@@ -79,7 +79,7 @@ def patch_attention(
     )
     weights_HIJ = every_HIJ[chosen].detach().double().cpu().numpy()
     largest = float(np.nanmax(weights_HIJ, initial=0.0)) if vmax is None else vmax
-    shown = chosen if len(chosen) > 1 else []  # beside the large picture
+    shown = chosen if len(chosen) > 1 else []  # next to the large picture
     rows, columns = -(-len(shown) // _HEADS_PER_ROW), min(len(shown), _HEADS_PER_ROW)
     ratio = pixels.shape[0] / pixels.shape[1]
     height = max(_PICTURE * ratio, (_SMALL * ratio + 0.17) * rows)
@@ -101,7 +101,7 @@ def patch_attention(
 
 
 def _draw(ax: Axes, pixels: ndarray, weights_IJ: ndarray, grid: PatchGrid, position: int, vmax: float) -> AxesImage:
-    """The picture, the weights over it, and a frame around the patch that is asked about; in units of patches."""
+    """Draw the picture, the weights over it, and a frame around the queried patch. Units are patches."""
     colors, patches = (figures.import_matplotlib(f"matplotlib.{name}") for name in ("colors", "patches"))
     extent = (0.0, float(grid.columns), float(grid.rows), 0.0)
     ax.imshow(pixels, cmap="gray", vmin=0.0, vmax=1.0, extent=extent, aspect="auto")

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 
 class ShownFigure(Figure):
-    """A figure that a notebook shows: without pyplot, nothing else tells IPython how."""
+    """A figure that a notebook shows: without pyplot, nothing else shows IPython how."""
 
     def _repr_png_(self) -> bytes:
         file = BytesIO()
