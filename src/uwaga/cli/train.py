@@ -23,10 +23,9 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume from the last checkpoint in run.output_dir.")
     ] = False,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Show what would be trained, and end.")] = False,
-    compile: Annotated[bool, typer.Option("--compile", help="Through torch.compile; as run.compile=true.")] = False,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print the configuration and exit.")] = False,
     fsdp: Annotated[
-        bool, typer.Option("--fsdp", help="Under torchrun: each process keeps a share of the weights.")
+        bool, typer.Option("--fsdp", help="Shard the weights over the processes of torchrun (FSDP2).")
     ] = False,
 ) -> None:
     """Train a model. Ctrl-C writes a checkpoint. Stopped or killed, the same command with --resume continues it, to the same
@@ -35,9 +34,7 @@ def train(
     from uwaga.train.errors import ConfigError, DataError, LostProcessError, TrainingError
 
     try:
-        read = Config.read(
-            RECIPES.get(config, Path(config)), [*(overrides or ()), *(["run.compile=true"] if compile else [])]
-        )
+        read = Config.read(RECIPES.get(config, Path(config)), overrides or ())
         if print_config:
             echo(read.text(), nl=False)
             return
@@ -64,7 +61,7 @@ def train(
 
 
 def _next_commands(config: "Config") -> str:
-    """What can be done with the model: the folder of the run is the name of its best checkpoint."""
+    """Return commands for the model: the folder of the run is the name of its best checkpoint."""
     run = shlex.quote(config.run.output_dir)
     text = shlex.quote(config.run.sample_prompts[0] if config.run.sample_prompts else "a text")
     commands = [f"uwaga view {text} --model {run}"]

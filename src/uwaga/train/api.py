@@ -55,7 +55,7 @@ def fit(config: Config, *, resume: bool = False, fsdp: bool = False, progress: b
     Args:
         config: the model, the data and the run.
         resume: continue from the last checkpoint in run.output_dir, or start if there is none. The result is bit for bit
-            that of an uninterrupted run on the same machine.
+            the result of an uninterrupted run on the same machine.
         fsdp: each process keeps a shard of the weights (FSDP2), instead of all of them.
         progress: show a progress bar and messages on standard error.
 
@@ -131,7 +131,7 @@ def _begin(out: Path, resume: bool, stack: ExitStack) -> Path | None:
 def _model_and_state(
     config: Config, corpus: Corpus, world: World, checkpoint: Path | None, *, fsdp: bool
 ) -> tuple[TrainableModel, TrainingState]:
-    """New ones, or those of a checkpoint. Raises ConfigError, CheckpointError."""
+    """Return a new model and state, or a checkpoint's. Raises ConfigError, CheckpointError."""
     model = new_model(model_config(config.model, config.objective, corpus.model_settings), config.run.seed)
     state = TrainingState(step=0, tokens=0, seconds=0.0, best=None, metrics=0, seed=config.run.seed, data=corpus.digest)
     weights = checkpoint
@@ -249,7 +249,7 @@ class Loop:
             )
 
     def _lost(self) -> str:
-        """The message of a run that was stopped at once."""
+        """Return the message of a run that was stopped at once."""
         count = self._state.step - self._saved
         lost = f"{count:,} step{' is' if count == 1 else 's are'} lost" if count else "nothing is lost"
         if not self._saved:
@@ -270,8 +270,8 @@ class Loop:
         return result
 
     def _check_pending(self) -> None:
-        """Raises TrainingError: a step so far had a loss or a gradient that is NaN or infinite; the message names the step and the rows
-        that it was computed of."""
+        """Raise TrainingError if a step so far had a loss or gradient that is NaN or infinite. The message names the
+        step and the rows of its micro-batches."""
         pending, self._pending = self._pending, []
         for result in pending:
             loss, norm = result.loss.item(), result.grad_norm.item()
@@ -300,7 +300,7 @@ class Loop:
             self._logger.log_step(self._state, result, tokens_per_second)
 
     def _log_model(self, log: Callable[[MetricsLogger, int, Transformer], None]) -> None:
-        """What the first process measures of the whole model, while the others wait."""
+        """Let the first process measure the whole model, while the others wait."""
         model = self._trainable.full_model()
 
         def measure() -> None:
@@ -311,7 +311,7 @@ class Loop:
         self._world.on_first(measure)
 
     def _evaluate(self, is_last: bool) -> bool:
-        """Whether the validation loss is the lowest so far. Raises TrainingError: it is NaN or infinite."""
+        """Return whether the validation loss is the lowest so far. Raises TrainingError if it is NaN or infinite."""
         self._check_pending()
         loss = self._trainable.validation_loss(self._corpus.validation)
         if not math.isfinite(loss):
@@ -347,9 +347,8 @@ class Loop:
 
 @contextmanager
 def _one_interrupt_deferred(tell: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C inside does nothing the first time but to call `tell`, and to make the function that this gives return True; the second
-    time it raises KeyboardInterrupt. Without effect in other threads, and if a program has a handler of its own.
-    """
+    """Defer the first Ctrl-C inside; the second one raises KeyboardInterrupt. The first one calls `tell`, and makes the
+    function that this gives return True. Without effect in other threads, and if a program has a handler of its own."""
     came = False
 
     def on_interrupt(number: int, frame: object) -> None:

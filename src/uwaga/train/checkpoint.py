@@ -65,7 +65,7 @@ class TrainingState:
 
     @staticmethod
     def read(folder: Path) -> "TrainingState":
-        """From a checkpoint's folder. Raises CheckpointError."""
+        """Read the state of a checkpoint's folder. Raises CheckpointError."""
         path = folder / STATE
         try:
             return read(TrainingState, untrusted.read_json(path))
@@ -118,7 +118,8 @@ def read_model(folder: Path, model: nn.Module) -> None:
 
 
 def read_optimizer(folder: Path, moments: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The optimizer's moments by name, of the shapes of these. Raises CheckpointError: other names or shapes, NaN or infinite values."""
+    """Return the optimizer's moments by name, in the shapes of these. Raises CheckpointError: other names or shapes,
+    NaN or infinite values."""
     path = folder / OPTIMIZER
     stored, get = safetensors_files.read(path)
     rows = [tables.WeightMapping(name, (name,)) for name in moments]
@@ -127,7 +128,8 @@ def read_optimizer(folder: Path, moments: Mapping[str, Tensor]) -> dict[str, Ten
 
 
 def _present_name(name: str, moments: Mapping[str, object]) -> str:
-    """What a moment of a file is called now. Version 0.1 left out which part of the model a weight is in: layers.0, not decoder.layers.0."""
+    """Return what a moment of a file is called now. Version 0.1 left out which part of the model a weight is in:
+    layers.0, not decoder.layers.0."""
     moment, _, weight = name.partition("/")
     found = [present for present in moments if present.startswith(f"{moment}/") and present.endswith(f".{weight}")]
     return found[0] if name not in moments and len(found) == 1 else name
@@ -137,7 +139,8 @@ def _present_name(name: str, moments: Mapping[str, object]) -> str:
 
 
 def checkpoint_name(step: int) -> str:
-    """
+    """Return the name of a checkpoint's folder.
+
     >>> checkpoint_name(123)
     'step-000123'
     """
@@ -146,11 +149,9 @@ def checkpoint_name(step: int) -> str:
 
 @contextmanager
 def new_checkpoint(out: Path, step: int) -> Iterator[Path]:
-    """A folder to write a checkpoint into, which then gets its name; the files and the name are synced to the disk. After an error
-    the folder is removed.
-
-    Raises PathConflictError: a folder of that name exists that is no checkpoint, or has other files beside.
-    """
+    """Give a folder to write a checkpoint into, which gets its name at the end. The files and the name are synced to
+    the disk. After an error the folder is removed. Raises PathConflictError: a folder of that name exists that is no
+    checkpoint, or has other files next to it."""
     final = out / checkpoint_name(step)
     folder = out / f".{final.name}{_UNFINISHED}"
     durable.create_marked_folder(folder)
@@ -172,8 +173,8 @@ def new_checkpoint(out: Path, step: int) -> Iterator[Path]:
 
 
 def update_pointers(out: Path, state: TrainingState, keep: int) -> None:
-    """Name the last and the best checkpoint, and remove those up to the last one that are no longer kept: all but the newest `keep`, the
-    best, and those with other files beside."""
+    """Name the last and the best checkpoint, and remove those that are no longer kept. Up to the last one, the newest
+    `keep`, the best, and those with other files in them are kept."""
     best = state.best.step if state.best is not None and (out / checkpoint_name(state.best.step)).is_dir() else None
     for which, step in ((LAST, state.step), (BEST, best)):
         if step is not None:
@@ -187,13 +188,13 @@ def update_pointers(out: Path, state: TrainingState, keep: int) -> None:
 
 
 def last_checkpoint_text(out: Path) -> str:
-    """The end of a message: which checkpoint a run can be resumed from."""
+    """Return the end of a message: which checkpoint a run can be resumed from."""
     result = read_pointer(out, LAST)
     return "there is no checkpoint yet" if result is None else f"the last good checkpoint is {result}"
 
 
 def checkpoint_steps(out: Path) -> list[int]:
-    """The steps of all checkpoints of a run, ascending."""
+    """Return the steps of all checkpoints of a run, ascending."""
     results = [CHECKPOINT_NAME.fullmatch(path.name) for path in out.iterdir()] if out.is_dir() else []
     return sorted(int(match[1]) for match in results if match)
 
@@ -207,8 +208,8 @@ def remove_leftovers(out: Path) -> None:
 
 
 def _remove(folder: Path) -> bool:
-    """Whether the folder was removed: not if it holds other files. It is renamed first, so that a checkpoint's name always stands
-    for a complete folder."""
+    """Remove a folder, and return whether it was removed: not if it holds other files. It is renamed first, so that a
+    checkpoint's name always stands for a complete folder."""
     if not durable.contains_only(folder, _FILES) or not (folder / STATE).exists():
         return False
     removed = folder.with_name(f".{folder.name}{_REMOVED}")

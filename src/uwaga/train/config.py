@@ -154,7 +154,7 @@ class RunConfig:
     eval_every: Size = 250
     eval_tokens: Size | None = None  # evaluate on about so many; None: all
     save_every: Size | None = None  # None: as eval_every
-    keep_last: Size = 2  # the newest checkpoints to keep, beside the best one
+    keep_last: Size = 2  # the newest checkpoints to keep, besides the best one
     sample_every: Count = 0  # 0: never
     sample_prompts: tuple[Name, ...] = ()  # prompts, or sources of pairs
     sample_tokens: Size = 200  # the most new tokens of a sample
@@ -200,7 +200,7 @@ class Config:
 
     @staticmethod
     def read(path: Path, overrides: Iterable[str] = ()) -> "Config":
-        """From a TOML file.
+        """Read a configuration from a TOML file.
 
         Args:
             path: of the file.
@@ -222,7 +222,7 @@ class Config:
 
     @staticmethod
     def parse(text: str, overrides: Iterable[str] = ()) -> "Config":
-        """From the text of a TOML file, as `read`. Raises ConfigError."""
+        """Read a configuration from the text of a TOML file, as `read`. Raises ConfigError."""
         try:
             untrusted.check_toml_size(text)
             table = tomllib.loads(text)
@@ -236,7 +236,7 @@ class Config:
             raise ConfigError(str(error)) from None
 
     def text(self) -> str:
-        """As TOML with every key that has a value: `Config.parse` of it is equal to this."""
+        """Return TOML with every key that has a value; `Config.parse` reads it back equal."""
         return tomli_w.dumps(_without_none(asdict(self)))
 
 
@@ -279,7 +279,7 @@ def _objective_conflicts(config: Config) -> Iterator[str]:
 
 
 def _sizes_conflicts(config: Config, longest: int | None) -> Iterator[str]:
-    """longest: the tokens that the model has positions for; None: no limit."""
+    """Yield conflicts of sizes. longest: the tokens that the model has positions for; None: no limit."""
     data, batch = config.data, config.batch
     least = data.context_length * (2 if data.kind == "pairs" else 1)
     if batch.tokens_per_batch < least:
@@ -333,7 +333,7 @@ def _tokenizer_conflicts(section: TokenizerConfig | TargetConfig, name: str) -> 
 
 
 def _parallel_conflicts(config: Config, dropouts: Sequence[str]) -> Iterator[str]:
-    """dropouts: the settings by which the model drops hidden states."""
+    """Yield conflicts of several processes. dropouts: the settings by which the model drops hidden states."""
     if config.parallel.context == 1:
         return
     is_set = f"parallel.context is {config.parallel.context}, and"
@@ -353,7 +353,7 @@ def _parallel_conflicts(config: Config, dropouts: Sequence[str]) -> Iterator[str
 
 
 def _without_none(value: Any) -> Any:
-    """Tables without keys whose value is None: TOML has no null."""
+    """Return tables without keys whose value is None: TOML has no null."""
     if isinstance(value, Mapping):
         return {name: _without_none(inner) for name, inner in value.items() if inner is not None}
     return value
@@ -377,7 +377,8 @@ def _override(table: dict[str, Any], override: str) -> None:
 
 
 def _parsed(text: str) -> Any:
-    """A value of TOML; a word or path without quotes is a string, since shells remove quotes. Raises ConfigError."""
+    """Return a value of TOML, or the text if it is a word or path without quotes. Shells remove quotes. Raises
+    ConfigError."""
     try:
         untrusted.check_toml_size(text)
         value = tomllib.loads(f"x = {text}")["x"]

@@ -50,7 +50,7 @@ class Batch:
         ids: (N,) int64, the input of the model or of its encoder.
         decoder_ids: (N',) int64, the input of the decoder of an encoder-decoder, in as many rows; else None.
         labels: (N,) int64, or (N',) if there are decoder_ids: the token to predict at each position; -100 is not scored.
-        first_token: where ids begin in the whole batch, of which this is a part.
+        first_token: where ids begin in the whole batch that this is a part of.
     """
 
     ids: Ragged
@@ -59,7 +59,8 @@ class Batch:
     first_token: int = 0
 
     def part(self, number: int, count: int) -> "Batch":
-        """One of `count` parts for as many processes: see `uwaga.ops.ragged.part_of`. Decoder rows are cut where their encoder rows are, in proportion."""
+        """Return one of `count` parts for as many processes: see `uwaga.ops.ragged.part_of`. Decoder rows are cut where
+        their encoder rows are, in proportion."""
         if count == 1:
             return self
         ids = part_of(self.ids, number, count)
@@ -74,11 +75,11 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """The number of input tokens, of encoder and decoder together."""
+        """Return the number of input tokens, of encoder and decoder together."""
         return self.ids.values.shape[0] + (0 if self.decoder_ids is None else self.decoder_ids.values.shape[0])
 
     def first_rows(self, tokens: int) -> "Batch":
-        """The first rows: as many as have about so many tokens, at least one."""
+        """Return the first rows: as many as have about so many tokens, at least one."""
         rows = max(int((self.ids.offsets[1:] <= tokens).sum()), 1)
 
         def first(ids: Ragged) -> Ragged:
@@ -91,11 +92,11 @@ class Batch:
         )
 
     def without_labels(self) -> "Batch":
-        """The same batch without a label, for a process that has no batch while others have one."""
+        """Return the same batch without a label, for a process that has no batch while others have one."""
         return replace(self, labels=torch.full_like(self.labels, IGNORED))
 
     def inputs(self, device: torch.device) -> tuple[tuple[Any, ...], int]:
-        """The arguments of `Objective.forward` on a device, and the number of labels that count."""
+        """Return the arguments of `Objective.forward` on a device, and the number of labels that count."""
         labels = self.labels
         counted = (labels != IGNORED).nonzero().flatten()
         positions = None
@@ -105,7 +106,7 @@ class Batch:
 
 
 def _moved(x: Any, device: torch.device) -> Any:
-    """On a device. To a GPU it goes through pinned memory, in the background of what the GPU still computes."""
+    """Return a value on a device. To a GPU it goes through pinned memory, while the GPU still computes."""
     if x is None or device.type == "cpu":
         return x
     if isinstance(x, Ragged):
@@ -141,17 +142,17 @@ class TokenRows(NamedTuple):
     offsets: np.ndarray  # (R+1,)
 
     def row(self, number: int) -> np.ndarray:
-        """(T,) int64"""
+        """Return (T,) int64"""
         return self.tokens[self.offsets[number] : self.offsets[number + 1]].astype(np.int64)
 
     def lengths(self) -> np.ndarray:
-        """(R,) int64"""
+        """Return (R,) int64"""
         return np.diff(self.offsets)
 
 
 @contextmanager
 def _remake_hint(folder: Path) -> Iterator[None]:
-    """Raises errors of prepared data that is not what was written as a DataError that says what to do."""
+    """Raise errors of damaged prepared data as a DataError that says what to do."""
     try:
         yield
     except (DataError, CheckpointError, OptionError, OSError) as error:
@@ -160,7 +161,9 @@ def _remake_hint(folder: Path) -> Iterator[None]:
 
 
 def _read_tokens(folder: Path, name: str, described: Mapping[str, _TokenFile], vocab_size: int) -> TokenRows:
-    """The token files of a name, after one pass over all tokens. Raises DataError: a file is missing, or is not what was written.
+    """Return the token files of a name, after one pass over all tokens.
+
+    Raises DataError: a file is missing, or is not what was written.
 
     Args:
         described: by name.
@@ -216,7 +219,8 @@ class Rows(NamedTuple):
 
 
 def document_rows(stored: TokenRows, context: int) -> Rows:
-    """For a language model: each token of a document but the first is a label once. Documents end in an end token."""
+    """Return the rows of documents for a language model. Each token of a document except the first is a label once.
+    Documents end in an end token."""
     lengths, first_of = slices(stored, stored.lengths() - 1, context)
 
     def batch(epoch: int, rows: Sequence[int]) -> Batch:
@@ -227,7 +231,9 @@ def document_rows(stored: TokenRows, context: int) -> Rows:
 
 
 def window_rows(stored: TokenRows, context: int, seed: int, rows_per_step: int) -> Rows:
-    """For a language model: windows of one long text that start at random positions, drawn anew in each epoch.
+    """Return the rows of one long text for a language model: windows at random positions.
+
+    The positions are drawn again in each epoch.
 
     Args:
         seed: of the draws.
@@ -247,7 +253,8 @@ def window_rows(stored: TokenRows, context: int, seed: int, rows_per_step: int) 
 
 
 def pair_rows(sources: TokenRows, targets: TokenRows) -> Rows:
-    """For an encoder-decoder. Targets are stored with the decoder's start token before them and an end token behind."""
+    """Return the rows of pairs for an encoder-decoder. Targets are stored with the decoder's start token before them
+    and an end token behind."""
 
     def batch(epoch: int, rows: Sequence[int]) -> Batch:
         decoded = _next_tokens([targets.row(row) for row in rows])
@@ -257,8 +264,10 @@ def pair_rows(sources: TokenRows, targets: TokenRows) -> Rows:
 
 
 def masked_rows(stored: TokenRows, context: int, tokenizer: TextTokenizer, probability: float, seed: int) -> Rows:
-    """For a masked language model, as in BERT (Devlin et al. 2019, section 3.1): a fraction of each row's tokens are labels, at least
-    one; of these 80 % are masked, 10 % replaced by a random token and 10 % unchanged.
+    """Return the rows for a masked language model, as in BERT (Devlin et al. 2019, section 3.1).
+
+    A fraction of each row's tokens are labels, at least one: 80 % of them are masked, 10 % replaced by a random token
+    and 10 % unchanged.
 
     Args:
         tokenizer: puts its tokens around each row.
@@ -292,7 +301,7 @@ def masked_rows(stored: TokenRows, context: int, tokenizer: TextTokenizer, proba
 
 
 def slices(stored: TokenRows, lengths: np.ndarray, context: int) -> tuple[np.ndarray, Callable[[int], int]]:
-    """Documents cut into consecutive rows of at most `context` tokens; the last row of a document may be shorter.
+    """Return documents cut into consecutive rows of at most `context` tokens; the last row of a document may be shorter.
 
     Args:
         lengths: (documents,) tokens of each that are cut.
@@ -314,20 +323,22 @@ def slices(stored: TokenRows, lengths: np.ndarray, context: int) -> tuple[np.nda
 
 
 def _next_tokens(rows: Sequence[np.ndarray]) -> Batch:
-    """Rows whose labels are the next tokens."""
+    """Return rows whose labels are the next tokens."""
     labels = np.concatenate([row[1:] for row in rows]).astype(np.int64)
     return Batch(ids=_ragged([row[:-1] for row in rows]), decoder_ids=None, labels=torch.from_numpy(labels))
 
 
 def _ragged(rows: Sequence[np.ndarray]) -> Ragged:
-    """(N,) int64"""
+    """Return (N,) int64"""
     lengths = [len(row) for row in rows]
     offsets = torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int64))
     return Ragged(torch.from_numpy(np.concatenate(rows).astype(np.int64)), offsets, max_length=max(lengths))
 
 
 def fill_batches(lengths: np.ndarray, tokens: int) -> np.ndarray:
-    """(micro-batches + 1,) int64: the first row of each, filled with rows of these lengths up to so many tokens.
+    """Return (micro-batches + 1,) int64: the first row of each micro-batch.
+
+    A micro-batch is filled with rows of these lengths up to so many tokens.
 
     >>> fill_batches(np.array([3, 3, 2, 4, 9]), 8).tolist()
     [0, 3, 4, 5]
@@ -342,7 +353,7 @@ def fill_batches(lengths: np.ndarray, tokens: int) -> np.ndarray:
 
 
 def random_bits(count: int, *name: object) -> np.ndarray:
-    """(count,) uint64 of a name such as ("order", seed, epoch).
+    """Return (count,) uint64 of a name such as ("order", seed, epoch).
 
     >>> int(random_bits(3, "order", 0, 1)[0]) == int(random_bits(1, "order", 0, 1)[0])
     True
@@ -353,7 +364,7 @@ def random_bits(count: int, *name: object) -> np.ndarray:
 
 
 def permutation(count: int, *name: object) -> np.ndarray:
-    """(count,) int64: the numbers below count in an order that is a function of the name.
+    """Return (count,) int64: the numbers below count in an order that is a function of the name.
 
     >>> sorted(permutation(5, "order", 0, 0).tolist())
     [0, 1, 2, 3, 4]
@@ -380,18 +391,18 @@ class Split:
         self._steps_of_epochs: list[int] = []
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return len(self.rows.lengths)
 
     def steps_per_epoch(self, epoch: int) -> int:
-        """Steps of an epoch. The last one may have fewer micro-batches; no step reads two epochs."""
+        """Return steps of an epoch. The last one may have fewer micro-batches; no step reads two epochs."""
         while len(self._steps_of_epochs) <= epoch:
             _, starts = self._order(len(self._steps_of_epochs))
             self._steps_of_epochs.append(-(-(len(starts) - 1) // self.micro_batches_per_step))
         return self._steps_of_epochs[epoch]
 
     def micro_batches(self, step: int) -> list[MicroBatch]:
-        """The micro-batches of a step, which is counted from 0 over all epochs."""
+        """Return the micro-batches of a step, which is counted from 0 over all epochs."""
         epoch, begun = 0, 0
         while step >= begun + self.steps_per_epoch(epoch):
             begun += self.steps_per_epoch(epoch)
@@ -401,14 +412,12 @@ class Split:
         return [MicroBatch(epoch, tuple(order[a:b].tolist()), number) for number, (a, b) in enumerate(pairwise(ends))]
 
     def batch(self, micro_batch: MicroBatch) -> Batch:
-        """Its tokens, on the CPU."""
+        """Return its tokens, on the CPU."""
         return self.rows.batch(micro_batch.epoch, micro_batch.rows)
 
     def evaluation_batches(self, tokens: int | None = None) -> Iterator[Batch]:
-        """Batches of all rows in order; or of evenly spaced rows that hold about so many tokens.
-
-        Each has up to twice the tokens of a micro-batch: without a backward pass they fit into memory, and are faster.
-        """
+        """Yield batches of all rows in order; or of evenly spaced rows that hold about so many tokens. Each has up to
+        twice the tokens of a micro-batch: without a backward pass they fit into memory, and are faster."""
         total, chosen = int(self.rows.lengths.sum()), np.arange(len(self))
         if tokens is not None and tokens < total:
             count = max(1, len(chosen) * tokens // total)
@@ -417,7 +426,8 @@ class Split:
             yield self.rows.batch(0, chosen[start:stop].tolist())
 
     def _new_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """(R,) the rows in their order, and (micro-batches + 1,) where in it each begins: a pure function of (seed, epoch)."""
+        """Return the rows in their order (R,), and where each micro-batch begins in it. Both are a pure function of
+        (seed, epoch)."""
         order = permutation(len(self), "order", self._seed, epoch)
         return order, fill_batches(self.rows.lengths[order], self._tokens)
 
@@ -476,16 +486,16 @@ class Corpus:
 
     @property
     def tokenizer(self) -> TextTokenizer:
-        """The tokenizer of texts, or of the sources of pairs."""
+        """Return the tokenizer of texts, or of the sources of pairs."""
         return self.tokenizers[0]
 
     @property
     def target_tokenizer(self) -> TextTokenizer:
-        """The tokenizer of targets and of generated text."""
+        """Return the tokenizer of targets and of generated text."""
         return self.tokenizers[1]
 
     def questions(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Each source of the validation pairs once, with all its targets."""
+        """Yield each source of the validation pairs once, with all its targets."""
         with _remake_hint(self.folder):
             for place, value, *_ in json_objects(self.folder / ANSWERS):
                 answer = read(_Answer, value, path=place)

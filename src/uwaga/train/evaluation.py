@@ -1,4 +1,4 @@
-"""What is measured of a model in training beside its loss: error rates, samples, and attention statistics.
+"""What is measured of a model in training besides its loss: error rates, samples, and attention statistics.
 
 Letters: H heads, N packed tokens.
 """
@@ -24,7 +24,7 @@ from uwaga.train.corpus import Batch, Corpus
 from uwaga.train.errors import ConfigError
 from uwaga.train.step import Objective, derive_seed
 
-# During training, error rates are of so many sources; those of the last step are of all.
+# During training, error rates are of this many sources; after the last step they are of all.
 _SAMPLED_SOURCES = 1000
 # Sources that are answered in one call of generate.
 _GENERATE_ROWS = 256
@@ -32,7 +32,7 @@ _GENERATE_ROWS = 256
 _TEMPERATURE = 0.8
 _PROMPT = 16  # tokens of the validation split, the prompt if the configuration has none
 _PROMPTS = 5  # sources, if the configuration has none
-# Tokens of the batch whose attention is measured: enough for means, and little work beside a step.
+# Tokens of the batch whose attention is measured: enough for means, and little work compared with a step.
 _ATTENTION_TOKENS = 2048
 
 # Error rates of a model's answers.
@@ -78,7 +78,7 @@ def _generated(model: Transformer, prompts: Sequence[Sequence[int]], **how: Any)
 
 
 def error_rates(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> ErrorRates:
-    """Phoneme and word error rates; phonemes are separated by spaces.
+    """Return phoneme and word error rates; phonemes are separated by spaces.
 
     Each prediction is compared with its nearest reference: the first one listed if two are equally near.
 
@@ -107,7 +107,7 @@ def error_rates(predictions: Sequence[str], references: Sequence[Sequence[str]])
 
 
 def edit_distance(left: Sequence[str], right: Sequence[str]) -> int:
-    """The Levenshtein distance in tokens, by the table of Wagner and Fischer (1974), row by row.
+    """Return the Levenshtein distance in tokens, by the table of Wagner and Fischer (1974), row by row.
 
     >>> edit_distance(["K", "AE", "T"], ["K", "AH", "T", "S"])
     2
@@ -124,7 +124,7 @@ def edit_distance(left: Sequence[str], right: Sequence[str]) -> int:
 
 
 def sample_prompts(config: Config, corpus: Corpus) -> list[tuple[str, list[int]]]:
-    """The prompts of samples, and their tokens.
+    """Return the prompts of samples, and their tokens.
 
     Raises:
         ConfigError: a prompt without tokens, longer than data.context_length, or without a mask for a masked language model.
@@ -133,7 +133,7 @@ def sample_prompts(config: Config, corpus: Corpus) -> list[tuple[str, list[int]]
 
 
 def _prompts(config: Config, corpus: Corpus) -> tuple[str, ...]:
-    """Those of the configuration; else sources or the beginning of a text of the validation split."""
+    """Return the prompts of the configuration; else sources or the beginning of a text of the validation split."""
     if config.run.sample_prompts or config.objective == "masked-language-model":
         return config.run.sample_prompts
     if config.objective == "encoder-decoder":
@@ -144,7 +144,7 @@ def _prompts(config: Config, corpus: Corpus) -> tuple[str, ...]:
 
 
 def _prompt_ids(prompt: str, config: Config, corpus: Corpus) -> list[int]:
-    """Raises ConfigError."""
+    """Return the tokens of a prompt. Raises ConfigError."""
     tokenizer, context = corpus.tokenizer, config.data.context_length
     mask = tokenizer.special.mask if config.objective == "masked-language-model" else None
     name = None if mask is None else str(tokenizer.backend.id_to_token(mask))
@@ -163,7 +163,7 @@ def _prompt_ids(prompt: str, config: Config, corpus: Corpus) -> list[int]:
 
 
 def samples(model: Transformer, prompts: Sequence[Sequence[int]], config: Config, corpus: Corpus) -> list[str]:
-    """The text that a model with all its weights generates for each prompt; the same each time."""
+    """Return the text that a model with all its weights generates for each prompt; the same each time."""
     if not prompts:
         return []
     with evaluation_mode(model):
@@ -181,7 +181,7 @@ def samples(model: Transformer, prompts: Sequence[Sequence[int]], config: Config
 
 
 def _filled_masks(model: Transformer, prompts: Sequence[Sequence[int]], corpus: Corpus) -> list[str]:
-    """The prompts with the most probable token in place of each mask."""
+    """Return the prompts with the most probable token in place of each mask."""
     ids = Ragged.from_list([torch.tensor(prompt) for prompt in prompts])
     device = next(model.parameters()).device
     output = model(Ragged(ids.values.to(device), ids.offsets.to(device)), outputs=("logits",)).logits
@@ -198,11 +198,11 @@ HeadStatistics = Mapping[str, Mapping[str, list[float]]]
 
 
 def attention_statistics(model: Transformer, batch: Batch) -> HeadStatistics:
-    """Statistics of all attention layers of a model, in evaluation mode and float32, on the model's device.
+    """Return statistics of all attention layers of a model, in evaluation mode and float32, on the model's device.
 
     Returns:
         by layer ("encoder 0", "decoder 3", "cross 1") and statistic one number per head, the mean over all queries: "entropy" in nats,
-        "normalized_entropy", divided by that of uniform weights on all visible keys, and "sink", the weight on the first key.
+        "normalized_entropy", divided by the entropy of uniform weights on all visible keys, and "sink", the weight on the first key.
     """
     names, maps = attention_layers(model), dict[str, AttentionMap]()
 
@@ -229,7 +229,7 @@ def _statistics(attention_map: AttentionMap) -> dict[str, list[float]]:
 
 
 def attention_summary(statistics: HeadStatistics) -> str:
-    """A sentence that names the head with the lowest normalized entropy and the one with the highest sink."""
+    """Return a sentence that names the head with the lowest normalized entropy and the one with the highest sink."""
 
     def ranked(name: str) -> list[tuple[float, str]]:
         heads = ((layer, number, x) for layer, by_name in statistics.items() for number, x in enumerate(by_name[name]))

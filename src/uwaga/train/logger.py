@@ -24,13 +24,7 @@ from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
 from uwaga.train.corpus import Corpus
 from uwaga.train.errors import TrainingError
-from uwaga.train.evaluation import (
-    attention_statistics,
-    attention_summary,
-    model_error_rates,
-    sample_prompts,
-    samples,
-)
+from uwaga.train.evaluation import attention_statistics, attention_summary, model_error_rates, sample_prompts, samples
 from uwaga.train.step import StepResult
 
 METRICS_FILE = "metrics.jsonl"
@@ -66,11 +60,11 @@ class MetricsLogger:
             self.message(line)
 
     def message(self, text: str) -> None:
-        """A line for whoever watches."""
+        """Print a line above the bar."""
         self._display.message(text)
 
     def log_step(self, state: TrainingState, result: StepResult, tokens_per_second: float) -> None:
-        """The loss of an optimizer step."""
+        """Log the loss of an optimizer step."""
         loss, norm = result.loss.item(), result.grad_norm.item()
         clock = {"seconds": round(state.seconds, 3), "tokens_per_second": round(tokens_per_second, 1)}
         record = {"loss": loss, "lr": result.lr, "grad_norm": norm, "tokens": state.tokens, "wall": clock}
@@ -83,7 +77,7 @@ class MetricsLogger:
         self.message(f"step {step:,}: validation loss {loss:.4f}{', the best so far' if is_better else ''}")
 
     def log_error_rates(self, step: int, model: Transformer, *, all: bool) -> None:
-        """Error rates of pairs, by a model with all its weights; all: of every source, else of about a thousand."""
+        """Log error rates of pairs, by a model with all its weights. all: every source, else about a thousand."""
         phoneme, word, words = model_error_rates(model, self._config, self._corpus, all=all)
         rates = {"phoneme_error_rate": phoneme, "word_error_rate": word, "words": words}
         self._write(step, "error_rates", rates, {"error_rates/phoneme": phoneme, "error_rates/word": word})
@@ -119,7 +113,7 @@ class MetricsLogger:
             self._tensorboard.close()
 
     def _write(self, step: int, kind: str, fields: Mapping[str, Any], scalars: Mapping[str, float] = {}) -> None:
-        """A line of metrics.jsonl, which other processes can read at once, and scalars of TensorBoard."""
+        """Write a line of metrics.jsonl, which other processes can read at once, and scalars."""
         left = memoryview((json.dumps({"step": step, "kind": kind, **fields}, ensure_ascii=False) + "\n").encode())
         while left:
             left = left[self._file.write(left) or 0 :]
@@ -132,10 +126,8 @@ class MetricsLogger:
 
 
 def open_metrics(out: Path, size: int = 0) -> IO[bytes]:
-    """metrics.jsonl of a run's folder, open for appending; `size` bytes of it are kept, and what follows is cut off.
-
-    Raises TrainingError: the file is shorter, not one that uwaga wrote, or cannot be read.
-    """
+    """Return metrics.jsonl of a run's folder, open for appending; `size` bytes of it are kept, and what follows is cut
+    off. Raises TrainingError: the file is shorter, not one that uwaga wrote, or cannot be read."""
     path = out / METRICS_FILE
     try:
         written = untrusted.stat_regular(path).st_size if os.path.lexists(path) else 0
@@ -153,12 +145,12 @@ def open_metrics(out: Path, size: int = 0) -> IO[bytes]:
 
 
 def _is_metrics(first: bytes) -> bool:
-    """Whether a file begins as metrics.jsonl does; a process that was killed may have left a part of the first line."""
+    """Return whether a file begins as metrics.jsonl does; a process that was killed may have left a part of the first line."""
     return _LINE_START.startswith(first[: len(_LINE_START)])
 
 
 def read_losses(out: Path, kind: str) -> dict[int, float]:
-    """The losses of a run by step; kind: "train" or "validation". Raises TrainingError: a line is not one of metrics.jsonl."""
+    """Return the losses of a run by step; kind: "train" or "validation". Raises TrainingError: a line is not one of metrics.jsonl."""
     losses: dict[int, float] = {}
     try:
         for place, text, *_ in untrusted.read_lines(out / METRICS_FILE):
@@ -182,7 +174,7 @@ def _parsed(text: str) -> Any:
 
 
 def tensorboard_writer(out: Path, step: int) -> Any:
-    """A SummaryWriter for the folder tensorboard of a run.
+    """Return a SummaryWriter for the folder tensorboard of a run.
 
     Args:
         out: the run's folder.
@@ -219,7 +211,7 @@ class Display:
             self._bar.stop()
 
     def progress(self, step: int, loss: float, tokens_per_second: float) -> None:
-        """The number of steps taken, and the loss of the last one."""
+        """Show the number of steps taken, and the loss of the last one."""
         if self._bar is None:
             return
         self._bar.update(self._bar.task_ids[0], completed=step, loss=f"loss {loss:.4f}", rate=tokens_per_second)
@@ -234,7 +226,7 @@ class Display:
         )
 
     def message(self, text: str) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         if self._bar is not None:
             # Text that a model wrote may look like rich's markup or hold control characters.
             self._bar.console.print(escape_controls(text), markup=False)
@@ -256,7 +248,8 @@ def _bar(steps: int, done: int) -> Any:
 
 
 def _format_duration(seconds: float) -> str:
-    """
+    """Return seconds as a text.
+
     >>> _format_duration(59), _format_duration(3599), _format_duration(90000)
     ('59 s', '59 min', '25 h')
     """

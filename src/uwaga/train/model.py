@@ -39,13 +39,13 @@ _FAMILIES = {
 
 
 def hidden_dropouts(model: Config) -> list[str]:
-    """The settings by which a model drops hidden states in training."""
+    """Return the settings by which a model drops hidden states in training."""
     settable = family_of(model.model_type, "model").settings - {"attention_dropout", "classifier_dropout"}
     return [x.name for x in fields(model) if "dropout" in x.name and x.name in settable and getattr(model, x.name)]
 
 
 def model_config(model: Mapping[str, Any], objective: str, tokens: Mapping[str, Any]) -> Config:
-    """The configuration of a model.
+    """Return the configuration of a model.
 
     Args:
         model: the table [model].
@@ -90,7 +90,7 @@ def _conflicts(model: Mapping[str, Any], objective: str, fixed: Mapping[str, int
 
 
 def new_model(config: Config, seed: int) -> Transformer:
-    """A model with initial float32 weights on the CPU, in training mode; the same seed gives the same bits.
+    """Return a model with initial float32 weights on the CPU, in training mode; the same seed gives the same bits.
 
     Norm weights are ones, biases zeros, and matrices are drawn as its family says. The state of PyTorch's generator is restored.
 
@@ -113,7 +113,8 @@ def new_model(config: Config, seed: int) -> Transformer:
 
 
 def _check_memory(config: Config) -> None:
-    """Raises ConfigError, before anything is allocated: the weights alone are larger than this machine's memory."""
+    """Raise ConfigError if the weights alone are larger than this machine's memory. This is known before anything is
+    allocated."""
     there = _memory_bytes()
     with torch.device("meta"):
         weights = sum(map(torch.numel, Transformer(config).parameters()))
@@ -124,7 +125,7 @@ def _check_memory(config: Config) -> None:
 
 
 def _memory_bytes() -> int:
-    """This machine's memory."""
+    """Return this machine's memory."""
     if sys.platform != "win32":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     import ctypes

@@ -7,6 +7,7 @@ sums over all processes, whichever way the work is divided.
 import datetime
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -26,36 +27,37 @@ _T = TypeVar("_T")
 _SHARED_ERRORS = (ConfigError, DataError, TrainingError, OSError, ValueError)
 
 
+@dataclass(frozen=True, kw_only=True)
 class World:
-    """The rank of this process, the number of processes (the world size), and the device of this process.
+    """The rank of this process, the number of processes (the world size), and the device of this process."""
 
-    Args:
-        context: how many processes share each sequence.
-        context_group: these; None: each process has whole sequences.
-        step_group: all processes, with the timeout of a step; None: that of torch.distributed.
-        roll_call_group: the same, for `lost_peer` alone.
+    rank: int
+    size: int
+    device: torch.device
+    context: int = 1  # the number of processes that share each sequence
+    context_group: dist.ProcessGroup | None = None  # these processes; None: each process has whole sequences
+    step_group: dist.ProcessGroup | None = None  # all processes, with the timeout of a step; None: the default group
+    roll_call_group: dist.ProcessGroup | None = None  # all processes, for `lost_peer` alone
 
-    Attributes:
-        is_first: whether this is the process that writes.
-        data_size, data_rank: over how many micro-batches are divided, and the place of this process among these.
-        context_rank: its place among those that share a sequence.
-    """
+    @property
+    def is_first(self) -> bool:
+        """Return whether this is the process that writes."""
+        return self.rank == 0
 
-    def __init__(
-        self,
-        *,
-        rank: int,
-        size: int,
-        device: torch.device,
-        context: int = 1,
-        context_group: dist.ProcessGroup | None = None,
-        step_group: dist.ProcessGroup | None = None,
-        roll_call_group: dist.ProcessGroup | None = None,
-    ) -> None:
-        self.rank, self.size, self.device, self.context = rank, size, device, context
-        self.context_group, self.step_group, self.roll_call_group = context_group, step_group, roll_call_group
-        self.is_first = rank == 0
-        self.data_size, self.data_rank, self.context_rank = size // context, rank // context, rank % context
+    @property
+    def data_size(self) -> int:
+        """Return the number of groups of processes over which micro-batches are divided."""
+        return self.size // self.context
+
+    @property
+    def data_rank(self) -> int:
+        """Return the number of this process's group among those."""
+        return self.rank // self.context
+
+    @property
+    def context_rank(self) -> int:
+        """Return the number of this process among those that share its sequences."""
+        return self.rank % self.context
 
     @contextmanager
     def naming_errors(self, out: Path) -> Iterator[None]:
@@ -75,7 +77,7 @@ class World:
             raise TrainingError(f"{where}{error.strerror or error}; {last_checkpoint_text(out)}") from error
 
     def lost_peer(self, error: RuntimeError) -> str | None:
-        """Which other process ended or did not answer within the timeout, if an error is about that; else None."""
+        """Return which other process ended or did not answer within the timeout, if an error is about that; else None."""
         is_of_ring = isinstance(error, ProcessGroupError)
         if self.size == 1 or (not is_of_ring and "gloo" not in str(error)):
             return None
@@ -100,13 +102,13 @@ class World:
                 Group.of(group).leave(error)
 
     def all_reduce_sum(self, numbers: Tensor) -> Tensor:
-        """In place, the sum over all processes of a tensor that has the same shape in each."""
+        """Sum a tensor over all processes, in place; it has the same shape in each."""
         if self.size > 1:
             dist.all_reduce(numbers, group=self.step_group)
         return numbers
 
     def all_gather(self, mine: _T) -> list[_T]:
-        """The objects of all processes, by rank."""
+        """Return the objects of all processes, by rank."""
         if self.size == 1:
             return [mine]
         gathered: list[Any] = [None] * self.size
@@ -139,7 +141,7 @@ class World:
         return cast(_T, outcome[0])
 
     def _wait_for_first(self) -> None:
-        """Until the first process gets here, without a limit, and then until all do. Raises ProcessGroupError."""
+        """Wait until the first process gets here, without a limit, and then until all do. Raises ProcessGroupError."""
         # Not a broadcast: in its tree one process waits for another that may hang, as would the first if it waited for its notes to arrive.
         every, note = Group.of(None), torch.zeros(1)
         with Messages(every, "training") as messages:
@@ -153,7 +155,9 @@ class World:
 
 @contextmanager
 def process_group(device: str, parallel: ParallelConfig) -> Iterator[World]:
-    """This process's `World`: of a new process group under torchrun, of an existing process group, or of one process.
+    """Give this process's `World`.
+
+    It has a new process group under torchrun, an existing process group, or one process.
 
     Args:
         device: "cpu", "cuda", or "auto": CUDA if it is available.

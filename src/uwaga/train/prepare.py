@@ -64,13 +64,13 @@ _T = TypeVar("_T")
 
 # The files of each split; and of parallel files of pairs "target" and "validation_target".
 _Files = Mapping[str, tuple[Path, ...]]
-# The tokenizer of texts or sources, and that of targets: the same one, unless the configuration has another.
+# The tokenizer of texts or sources, and the tokenizer of targets: the same one, unless the configuration has another.
 Tokenizers = tuple[TextTokenizer, TextTokenizer]
 
 
 def prepare(config: Config, folder: Path) -> Path:
-    """The folder of a configuration's prepared data inside of another; made if it does not exist. Of several processes, one makes
-    it. Raises DataError, ConfigError."""
+    """Return the folder of a configuration's prepared data inside another folder. It is made if it does not exist; if
+    several processes ask, one makes it. Raises DataError, ConfigError."""
     data = config.data
     files = {
         TRAIN: data.train,
@@ -92,7 +92,7 @@ def prepare(config: Config, folder: Path) -> Path:
 
 
 def _fingerprint(config: Config, files: _Files) -> str:
-    """A hash of the settings, and of files by their paths, sizes and times. Raises DataError: a file does not exist."""
+    """Return a hash of the settings, and of files by their paths, sizes and times. Raises DataError: a file does not exist."""
     data = {name: value for name, value in asdict(config.data).items() if name not in _NOT_HASHED}
     # Pairs must fit into the context, and texts that are read by windows are split by position.
     data |= {
@@ -113,7 +113,7 @@ def _fingerprint(config: Config, files: _Files) -> str:
 
 
 def _resolved(tokenizer: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a tokenizer and of its targets, with whole paths: ./a and a are one file."""
+    """Return settings of a tokenizer and of its targets, with whole paths: ./a and a are one file."""
     result = dict(tokenizer)
     if result["path"] is not None:
         result["path"] = str(Path(result["path"]).resolve())
@@ -155,7 +155,7 @@ def _make(config: Config, files: _Files, final: Path) -> None:
 
 
 def _check_sizes(data: DataConfig, metadata: dict[str, Any]) -> None:
-    """Both splits have data. Raises DataError."""
+    """Raise DataError unless both splits have data."""
     least = data.context_length + 1 if data.windows else 1
     if data.windows and metadata[TRAIN]["tokens"] < least:
         raise DataError(
@@ -179,7 +179,7 @@ def _check_sizes(data: DataConfig, metadata: dict[str, Any]) -> None:
 
 
 def _documents(data: DataConfig, files: _Files) -> Iterator[tuple[str, Document]]:
-    """Those that are not empty. Raises DataError."""
+    """Yield those that are not empty. Raises DataError."""
     field = None if data.kind == "text" else data.text_field
     of_file = partial(DocumentFile, kind=data.kind, unit=data.document, text_field=field, id_field="", skip_empty=True)
     if data.windows and not files[VALIDATION]:
@@ -188,7 +188,7 @@ def _documents(data: DataConfig, files: _Files) -> Iterator[tuple[str, Document]
 
 
 def _pairs(data: DataConfig, files: _Files) -> Iterator[tuple[str, Pair]]:
-    """Raises DataError."""
+    """Yield pairs with their splits. Raises DataError."""
     names = ("pair_format", "source_field", "target_field", "remove_characters")
     how = {name: getattr(data, name) for name in names}
     train, validation = (
@@ -202,7 +202,7 @@ def _pairs(data: DataConfig, files: _Files) -> Iterator[tuple[str, Pair]]:
 
 
 def save_tokenizers(tokenizers: Tokenizers, folder: Path) -> None:
-    """tokenizer.json and its settings; target_tokenizer.json if targets are tokenized another way."""
+    """Save tokenizer.json and its settings; target_tokenizer.json if targets have their own."""
     tokenizer, target = tokenizers
     tokenizer.save(folder)
     if target is not tokenizer:
@@ -210,7 +210,8 @@ def save_tokenizers(tokenizers: Tokenizers, folder: Path) -> None:
 
 
 def _train_tokenizers(config: Config, files: _Files) -> Tokenizers:
-    """From the data. Characters and words are those of all files; byte pairs are learned from the training split alone."""
+    """Train or load the tokenizers of the data. Characters and words are those of all files; byte pairs are learned
+    from the training split alone."""
     source, target, objective = config.tokenizer, config.tokenizer.target, config.objective
     texts, answers = partial(_texts, config.data, files, ("source",)), partial(_texts, config.data, files, ("target",))
     if target is None:
@@ -239,7 +240,7 @@ def _train_tokenizer(
 
 
 def _texts(data: DataConfig, files: _Files, sides: Sequence[str], *, every: bool) -> Iterator[str]:
-    """The texts of all files, or those of the training split alone; sides: of pairs."""
+    """Yield the texts of all files, or of the training split alone; sides: of pairs."""
     if data.kind == "pairs":
         for name, pair in _pairs(data, files):
             if every or name == TRAIN:
@@ -254,7 +255,7 @@ def _texts(data: DataConfig, files: _Files, sides: Sequence[str], *, every: bool
 
 
 def _write(config: Config, files: _Files, tokenizers: Tokenizers, folder: Path) -> dict[str, Any]:
-    """All token files; returns their metadata by name."""
+    """Return all token files; returns their metadata by name."""
     is_pairs = config.data.kind == "pairs"
     with ExitStack() as stack:
         writers = {
@@ -276,11 +277,9 @@ def _write(config: Config, files: _Files, tokenizers: Tokenizers, folder: Path) 
 def _write_documents(
     config: Config, files: _Files, tokenizer: TextTokenizer, writers: Mapping[str, "TokenWriter"]
 ) -> None:
-    """Documents as rows of the split's writer.
-
-    For a language model each begins and ends with the end-of-text token (or what the tokenizer puts before a text); if
-    windows are read, all are one row with that token between them.
-    """
+    """Write documents as rows of the split's writer. For a language model each begins and ends with the end-of-text
+    token (or what the tokenizer puts before a text); if windows are read, all are one row with that token between
+    them."""
     begin = end = nothing = np.empty(0, np.int64)
     is_stream = config.data.windows
     if config.objective == "language-model":
@@ -326,7 +325,9 @@ def _parts(data: DataConfig, files: _Files, tokenizer: TextTokenizer) -> Iterato
 def _write_pairs(
     config: Config, files: _Files, tokenizers: Tokenizers, writers: Mapping[str, "TokenWriter"]
 ) -> dict[str, dict[str, None]]:
-    """Sources with the special tokens that the tokenizer puts around them; targets between a padding and an end token.
+    """Write sources and targets.
+
+    Sources have the special tokens that the tokenizer puts around them, targets a padding and an end token.
 
     Returns:
         the sources of the validation split, each with all its targets; a dict of None is an ordered set.
@@ -358,7 +359,7 @@ def _write_pairs(
 
 
 def _batched(items: Iterable[_T], size: Callable[[_T], int]) -> Iterator[list[_T]]:
-    """Lists of items that have about a million characters together."""
+    """Yield lists of items that have about a million characters together."""
     batch: list[_T] = []
     total = 0
     for item in items:
@@ -390,7 +391,7 @@ class TokenWriter:
         self._offsets.write(bytes(8))
 
     def add(self, ids: np.ndarray) -> None:
-        """Append to the present row."""
+        """Append ids to the present row."""
         packed = ids.astype(self._dtype).tobytes()
         self._tokens.write(packed)
         self._digest.update(packed)

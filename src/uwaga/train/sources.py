@@ -24,7 +24,7 @@ _UNPACKING_ERRORS = (
 
 
 def find(name: str, data: DataConfig) -> Path:
-    """The file of the source of this name. Raises DataError."""
+    """Return the file of the source of this name. Raises DataError."""
     source, folder = data.sources[name], env.data()
     names = source.files or (name,)
     for file in names:
@@ -37,7 +37,7 @@ def find(name: str, data: DataConfig) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, decompressed if its name ends in .gz. Raises DataError."""
+    """Return the SHA-256 of a file's bytes, decompressed if its name ends in .gz. Raises DataError."""
     digest = hashlib.sha256()
     with untrusted.open_decompressed(path) as file:
         while piece := file.read(2**20):
@@ -85,7 +85,7 @@ def _download(url: str) -> bytes:
 
 
 def _unpacked(source: SourceConfig, packed: bytes) -> bytes:
-    """The file in a zip archive or compressed by gzip. Raises DataError."""
+    """Return the file in a zip archive or compressed by gzip. Raises DataError."""
     try:
         if source.member:
             with zipfile.ZipFile(BytesIO(packed)) as archive, archive.open(source.member) as file:

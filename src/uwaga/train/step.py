@@ -77,7 +77,7 @@ class TrainableModel:
         self._autocast = nullcontext if is_float32 else partial(torch.autocast, world.device.type, torch.bfloat16)
 
     def full_model(self) -> Transformer | None:
-        """The model with all its weights, in the first process; None in the others, which must call this too."""
+        """Return the model with all its weights, in the first process; None in the others, which must call this too."""
         if not self._is_sharded:
             return self.model if self.world.is_first else None
         gathered = {name: _full_tensor(weight).detach().cpu() for name, weight in self.model.state_dict().items()}
@@ -90,7 +90,7 @@ class TrainableModel:
 
     def step(self, number: int, data: Split) -> StepResult:
         """Take optimizer step `number`, from 0, on the training split. The loss is the sum over all labels of the step, in whichever
-        process, divided by their number; the gradient is that of this loss."""
+        process, divided by their number; the gradient is the gradient of this loss."""
         world, every = self.world, data.micro_batches(number)
         local = every[world.data_rank :: world.data_size]
         inputs, counts = [], torch.zeros(2, dtype=torch.int64)
@@ -123,7 +123,7 @@ class TrainableModel:
         return StepResult(number, loss, norm, local_losses, self._config.optimizer.lr * ratio, tokens, local)
 
     def validation_loss(self, data: Split) -> float:
-        """The mean cross-entropy over all labels of a split, or of about run.eval_tokens, in nats. Each process computes a part, and all
+        """Return the mean cross-entropy over all labels of a split, or of about run.eval_tokens, in nats. Each process computes a part, and all
         return the mean."""
         world, batches = self.world, data.evaluation_batches(self._config.run.eval_tokens)
         total = torch.zeros(2, dtype=torch.float64, device=world.device)
@@ -140,7 +140,7 @@ class TrainableModel:
 
 
 def derive_seed(*name: object) -> int:
-    """31 bits of a name such as ("dropout", run seed, step, micro-batch): PyTorch's CPU generator reads 32. Generators are seeded by such
+    """Return 31 bits of a name such as ("dropout", run seed, step, micro-batch): PyTorch's CPU generator reads 32. Generators are seeded by such
     names, so that no checkpoint has to save their state.
 
     >>> derive_seed("dropout", 0, 1, 2) == derive_seed("dropout", 0, 1, 2)
@@ -152,7 +152,7 @@ def derive_seed(*name: object) -> int:
 
 
 def set_seed(device: torch.device, *name: object) -> None:
-    """Seed PyTorch's generator of the CPU, where attention draws its seeds, and that of a CUDA device, by a name.
+    """Seed PyTorch's generator of the CPU, where attention draws its seeds, and of a CUDA device, by a name.
 
     Not torch.manual_seed, which looks for every kind of device at each call.
     """
@@ -178,7 +178,7 @@ class Objective(nn.Module):
         self.model, self.smoothing = model, smoothing
 
     def forward(self, ids: Ragged, decoder_ids: Ragged | None, labels: Tensor, scored: Tensor | None) -> Tensor:
-        """() float32, the sum over all labels.
+        """Return () float32, the sum over all labels.
 
         Args:
             ids: (N,) int64.
@@ -195,9 +195,9 @@ class Objective(nn.Module):
 
 
 def _lowered(ids: Ragged, decoder_ids: Ragged | None) -> tuple[Operand, ...]:
-    """As the model computes it fastest: rows of one length, such as windows, as a matrix, which has no padding either. In a
-    graph for batches of all sizes packed, without the longest row, which would be part of it. If several processes share the rows
-    (`uwaga.sequence_parallel`), packed as they are."""
+    """Return rows in the form that the model computes fastest. Rows of one length, such as windows, are a matrix, which
+    has no padding either. In a graph for batches of all sizes rows are packed, without the longest row, which would be
+    part of the graph. If several processes share the rows (`uwaga.sequence_parallel`), they stay packed as they are."""
     both = (ids,) if decoder_ids is None else (ids, decoder_ids)
     if torch.compiler.is_compiling():
         return tuple(Ragged(rows.values, rows.offsets) for rows in both)
@@ -209,10 +209,8 @@ def _lowered(ids: Ragged, decoder_ids: Ragged | None) -> tuple[Operand, ...]:
 def _cross_entropy(
     logits: Callable[[Tensor], Tensor], hidden_SM: Tensor, labels_S: Tensor, smoothing: float, vocabulary: int
 ) -> Tensor:
-    """() float32: the sum over the labels.
-
-    Logits of large vocabularies are computed in blocks of tokens, and recomputed in the backward pass.
-    """
+    """Return () float32: the sum over the labels. Logits of large vocabularies are computed in blocks of tokens, and
+    recomputed in the backward pass."""
 
     def summed_loss(hidden: Tensor, labels: Tensor) -> Tensor:
         # In float32 whatever the logits are in: the sum of V exponentials is what loses most.
@@ -228,11 +226,9 @@ def _cross_entropy(
 
 
 def _compile(objective: Objective, *, by_layer: bool) -> None:
-    """In place. With FSDP2 layer by layer: it gathers weights between layers, where a graph of the whole model would break.
-
-    The second batch of another size recompiles the graph for all sizes. With dynamic=True from the start, the compiler would
-    make the scale of the scores symbolic too, which attention cannot check then.
-    """
+    """Compile in place; with FSDP2 layer by layer. FSDP2 gathers weights between layers, where a graph of the whole
+    model would break. The second batch of another size recompiles the graph for all sizes. With dynamic=True from the
+    start, the compiler would make the scale of the scores symbolic too, which attention cannot check then."""
     for part in _layers(objective) if by_layer else (objective,):
         part.compile()
 
@@ -247,7 +243,7 @@ def _layers(objective: Objective) -> Iterator[nn.Module]:
 
 
 def lr_ratio(step: int, schedule: ScheduleConfig) -> float:
-    """The learning rate of a step, counted from 0, divided by the full learning rate.
+    """Return the learning rate of a step, counted from 0, divided by the full learning rate.
 
     It rises linearly over the warm-up steps and reaches 1 with the last of them; then it falls, by half a cosine or linearly,
     and reaches `final_lr_ratio` with the last step of all.
@@ -315,7 +311,7 @@ class Optimizer:
         return norm
 
     def _grouped(self, steps: int) -> list[tuple[list[Tensor], Callable[..., None]]]:
-        """Weights with one weight decay, which may be distributed, as their gradients are; and the function that updates their local
+        """Return weights with one weight decay, which may be distributed, as their gradients are; and the function that updates their local
         parts. steps: that were taken."""
         groups: list[tuple[list[Tensor], Callable[..., None]]] = []
         for weight_decay, is_matrix in ((self._config.weight_decay, True), (0.0, False)):
@@ -344,10 +340,8 @@ class Optimizer:
         return groups
 
     def state(self, *, keep: bool = True) -> dict[str, Tensor]:
-        """The moments by names such as exp_avg/layers.0..., gathered, on the CPU.
-
-        If the tensors are distributed, every process must call this. With keep=False the process takes part and returns an empty dict.
-        """
+        """Return the moments by names such as exp_avg/layers.0..., gathered, on the CPU. If the tensors are
+        distributed, every process must call this. With keep=False the process takes part and returns an empty dict."""
         gathered = ((name, _full_tensor(value)) for name, value in self._moments.items())
         return {name: value.detach().cpu() for name, value in gathered if keep}
 
@@ -368,7 +362,7 @@ def _gradient(weight: Tensor) -> Tensor:
 
 
 def _replicate(objective: nn.Module, world: World) -> nn.Module:
-    """DistributedDataParallel: gradients are averaged over the processes during the backward pass."""
+    """Return DistributedDataParallel: gradients are averaged over the processes during the backward pass."""
     if world.size == 1:
         return objective
     ids = [world.device.index] if world.device.type == "cuda" else None
@@ -384,10 +378,8 @@ def _replicate(objective: nn.Module, world: World) -> nn.Module:
 
 
 def _shard(objective: Objective, world: World) -> nn.Module:
-    """FSDP2: each process keeps a shard of the weights, and a layer is gathered only while it computes.
-
-    Raises ConfigError: there is no process group.
-    """
+    """Return FSDP2: each process keeps a shard of the weights, and a layer is gathered only while it computes. Raises
+    ConfigError: there is no process group."""
     if not dist.is_initialized():
         raise ConfigError("--fsdp shards the weights over several processes: start the command by torchrun")
     from torch.distributed.device_mesh import DeviceMesh
@@ -405,7 +397,8 @@ def _shard(objective: Objective, world: World) -> nn.Module:
 
 
 def _set_gradient_sync(module: nn.Module, is_last: bool) -> None:
-    """Whether the next backward pass averages gradients over the processes: only the last one of a step does."""
+    """Set whether the next backward pass averages gradients over the processes. Only the last backward pass of a step
+    does."""
     if isinstance(module, DistributedDataParallel):
         module.require_backward_grad_sync = is_last
     elif hasattr(module, "set_requires_gradient_sync"):
@@ -414,7 +407,7 @@ def _set_gradient_sync(module: nn.Module, is_last: bool) -> None:
 
 @contextmanager
 def _attention_of_parts(world: World, first_token: int = 0) -> Iterator[None]:
-    """Inside it attention is that of the processes that share a sequence. first_token: see `Batch`."""
+    """Let the processes that share a sequence compute attention inside. first_token: see `Batch`."""
     if world.context == 1:
         yield
         return
@@ -425,19 +418,19 @@ def _attention_of_parts(world: World, first_token: int = 0) -> Iterator[None]:
 
 
 def _full_tensor(x: Tensor) -> Tensor:
-    """A tensor gathered from all processes; if it is distributed, every process must call this."""
+    """Return a tensor gathered from all processes; if it is distributed, every process must call this."""
     full: Tensor = cast(Any, x).full_tensor() if hasattr(x, "full_tensor") else x
     return full
 
 
 def _local_tensor(x: Tensor) -> Tensor:
-    """The part of a tensor that this process holds, sharing its storage."""
+    """Return the part of a tensor that this process holds, sharing its storage."""
     local: Tensor = cast(Any, x).to_local() if hasattr(x, "to_local") else x
     return local
 
 
 def _distributed_like(x: Tensor, like: Tensor) -> Tensor:
-    """A full tensor, which every process has, moved to the device of another and distributed as that is."""
+    """Return a full tensor, which every process has, moved to the device of another and distributed as that is."""
     moved = x.to(like.device)
     if not hasattr(like, "placements"):
         return moved
@@ -456,7 +449,7 @@ class _FlatRagged(NamedTuple):
 
 
 def _register_ragged_hooks(layer: nn.Module) -> None:
-    """FSDP2's hooks look for tensors in arguments and results, and do not know Ragged: around them it is a tuple."""
+    """Make each Ragged a tuple around FSDP2's hooks, which look for tensors in tuples alone."""
     layer.register_forward_pre_hook(
         lambda _, x, more: (_flatten_ragged(x), _flatten_ragged(more)), prepend=True, with_kwargs=True
     )
@@ -483,7 +476,7 @@ def _unflatten_ragged(x: Any) -> Any:
 
 
 def _map_nested(act: Callable[[Any], Any], x: Any) -> Any:
-    """The same tuple or dict with a function applied to its items; anything else as it is."""
+    """Return the same tuple or dict with a function applied to its items; anything else as it is."""
     if type(x) is tuple:
         return tuple(map(act, x))
     return {name: act(value) for name, value in x.items()} if type(x) is dict else x
