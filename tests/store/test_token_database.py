@@ -341,7 +341,7 @@ def test_the_command_takes_a_colbert_directory(colbert: Path, tmp_path: Path) ->
     assert said[1].strip() == TEXTS[1]
     assert re.fullmatch(r" +a: \S+ -?\d\.\d\d, cat: \S+ -?\d\.\d\d, ran: \S+ -?\d\.\d\d", said[2])
     assert run("ask", db, "cat", "--model", colbert, "--where", "part = 9") == "no passage meets the condition\n"
-    assert "--scale is of cosines" in run("ask", db, "cat", "--model", colbert, "--scale", 3, code=1)
+    assert "--scale multiplies cosines" in run("ask", db, "cat", "--model", colbert, "--scale", 3, code=1)
     assert run("check", db) == "3 rows: no damage\n"
     assert "tokens" in run("stats", db)
     assert run("export", db, tmp_path / "out.parquet") == f"{tmp_path / 'out.parquet'}: 3 rows\n"

@@ -95,7 +95,10 @@ def ask(
     matching tokens (token database)."""
     with _opened("store ask", database) as db:
         if db.has_tokens and scale != COSINE_SCALE:
-            fail("store ask", f"--scale is of cosines before softmax, and {database} has vectors of tokens")
+            fail(
+                "store ask",
+                f"--scale multiplies cosines before softmax, and {database} stores token vectors; omit --scale",
+            )
         factor = None if db.has_tokens else scale
         answer = texts.ask(db, question, texts.encoder_of(db, model), scale=factor, where=where, top=top)
     _show(answer, as_json=as_json)
@@ -146,7 +149,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (add, ask, check, stats, compact, ex
 
 @contextmanager
 def _opened(command: str, database: Path) -> Iterator["SoftDatabase | TokenDatabase"]:
-    """The database of a command, which ends if the database cannot be opened or read."""
+    """Open the database of a command, which ends if the database cannot be opened or read."""
     with _errors(command):
         if not database.is_dir():  # takes no time, while opening it imports PyTorch
             fail(command, f"{database}: there is no such folder")
@@ -190,7 +193,7 @@ def _add(database: Path, files: list[Path], model: str | None, dtype: str, optio
 
 
 def _show(answer: "Answer | TokenAnswer", *, as_json: bool) -> None:
-    """Passages with their shares, and what is on the others; or with their scores, and what each token of the question found."""
+    """Print passages with their shares, or with their scores and the tokens that match."""
     name, values, summary = "share", answer.top.weights, dict[str, float]()
     matches: list[list[Match]] = []
     if isinstance(answer, TokenAnswer):

@@ -109,7 +109,7 @@ class Catalog:
 
     @classmethod
     def create(cls, path: Path, schema: StoreSchema, model: str | None) -> None:
-        """Writes a new catalog; `path` does not exist. Raises sqlite3.Error."""
+        """Write a new catalog; `path` does not exist. Raises sqlite3.Error."""
         new = {"layout": json.dumps(settings(schema), sort_keys=True), "next_id": "0", "writer": ""}
         if model is not None:
             new["model"] = model
@@ -354,8 +354,8 @@ class Catalog:
         return [] if values == ["ok"] else values
 
     def damaged_rows(self) -> Iterator[tuple[int, str]]:
-        """The ids of records that have what cannot be in one, such as text that is not UTF-8, and of records and deletions whose row is in
-        no segment, and why."""
+        """Yield the ids of damaged records, and the reason. A record is damaged if it has what cannot be in one, such
+        as text that is not UTF-8. So is a record or deletion whose row is in no segment."""
         ids = [number for (number,) in self._rows("SELECT id FROM records ORDER BY id")]
         parts = [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
         for part in parts:
@@ -380,7 +380,7 @@ class Catalog:
         self.set("unlisted", " ".join(names))
 
     def add_segment(self, entry: Entry) -> None:
-        """Raises SoftDatabaseError if it has ids of another one."""
+        """Add a segment. Raises SoftDatabaseError if another segment has some of its ids."""
         inside = "SELECT 1 FROM segments WHERE first_id <= ? AND last_id >= ? LIMIT 1"
         if list(self._rows(inside, (entry.last_id, entry.first_id))):
             raise SoftDatabaseError(f"{self.path}: {entry.place} are in it already; nothing is changed")
@@ -388,13 +388,13 @@ class Catalog:
         self.set_unlisted(name for name in self.unlisted() if name != entry.file)
 
     def remove_segment(self, entry: Entry) -> None:
-        """Removes a segment and the deletions of its rows; its file is unlisted from now on."""
+        """Remove a segment and the deletions of its rows; its file is unlisted from now on."""
         self._execute("DELETE FROM segments WHERE file = ?", (entry.file,))
         self._execute("DELETE FROM deleted WHERE id BETWEEN ? AND ?", (entry.first_id, entry.last_id))
         self.set_unlisted([*self.unlisted(), entry.file])
 
     def add_records(self, first: int, records: Sequence[Mapping[str, Value | None]]) -> None:
-        """Adds records with ids from `first` on. They were checked by `check_fields`."""
+        """Add records with ids from `first` on. They were checked by `check_fields`."""
         for name in dict.fromkeys(name for record in records for name in record):
             if name not in self.fields:
                 self._execute(f"ALTER TABLE records ADD COLUMN {_quoted(name)}")
@@ -407,13 +407,13 @@ class Catalog:
         self._execute("DELETE FROM records WHERE id BETWEEN ? AND ?", (first, last))
 
     def delete(self, ids: Sequence[int], orphans: Sequence[int]) -> None:
-        """Deletes rows, and what is said of `orphans`, which are in no segment."""
+        """Delete rows, and the records and deletions of `orphans`, which are in no segment."""
         self._many("INSERT INTO deleted VALUES (?)", zip(ids))
         self._many("DELETE FROM records WHERE id = ?", zip([*ids, *orphans]))
         self._many("DELETE FROM deleted WHERE id = ?", zip(orphans))
 
     def check_fields(self, records: Iterable[Mapping[str, object]]) -> None:
-        """Raises ValueError for a record that cannot be stored, with its number."""
+        """Raise ValueError for a record that cannot be stored, with its number."""
         folded = {name.lower(): name for name in self.fields}
         names = set(self.fields)
         for number, record in enumerate(records):
@@ -466,20 +466,20 @@ class Catalog:
         self._connection.executemany(sql, parameters)
 
     def _lift(self) -> None:
-        """Ends what a condition is restricted to, also of one that was interrupted."""
+        """Lift the restrictions of a condition, also of one that was interrupted."""
         if self._is_restricted and self._connection is not None:
             self._connection.set_authorizer(None)
             self._is_restricted = False
 
     def _check_tables(self) -> None:
-        """Raises SoftDatabaseError if the tables and settings are not those of a catalog of this version."""
+        """Raise SoftDatabaseError if tables or settings are not a catalog's of this version."""
         (version,) = self._execute("PRAGMA user_version").fetchone()
         if version > VERSION:
             raise SoftDatabaseError(newer(self.path, version))
         by_name = {
             name: (kind, sql)
             for kind, name, sql in self._execute("SELECT type, name, sql FROM sqlite_master")
-            if not (kind == "index" and sql is None)  # those of UNIQUE and PRIMARY KEY
+            if not (kind == "index" and sql is None)  # an index of UNIQUE or PRIMARY KEY
         }
         expected = {name: ("table", sql) for name, sql in _TABLES.items()}
         expected["records"] = ("table", _records_sql(self._fields()))
@@ -487,7 +487,8 @@ class Catalog:
             if by_name.get(name) != expected.get(name):
                 kind = (by_name.get(name) or expected[name])[0]
                 raise SoftDatabaseError(
-                    f"{self.path}: the {kind} {printable(name)} is not as a soft database of version {VERSION} has it"
+                    f"{self.path}: is no soft database of version {VERSION}: the {kind} {printable(name)} is unexpected, missing or "
+                    "different"
                 )
         if unknown := {str(name) for (name,) in self._execute("SELECT name FROM settings")} - _SETTINGS:
             raise SoftDatabaseError(
@@ -517,7 +518,7 @@ _BEHIND = "\nTHEN 1 END FROM records"  # a condition, in the statement that chec
 
 
 def _why_not(message: str, fields: Iterable[str]) -> str:
-    """What SQLite says of a condition, in words about the condition alone."""
+    """Return what SQLite says of a condition, in words about the condition alone."""
     if message == 'near "THEN": syntax error':
         return "it ends before it is complete"
     if message.startswith("no such column: "):
@@ -532,7 +533,8 @@ def _why_not(message: str, fields: Iterable[str]) -> str:
 
 
 def _bound(parameters: Parameters) -> Parameters:
-    """Parameters as SQLite compares them with what records have: sqlite3 would take NumPy's scalars for blobs. Raises ValueError."""
+    """Return parameters as SQLite compares them with what records have. Raises ValueError. sqlite3 would take NumPy's
+    scalars for blobs."""
     if isinstance(parameters, Mapping):
         return {name: _plain(value, f"SoftDatabase: parameter {name}") for name, value in parameters.items()}
     is_list = isinstance(parameters, Sequence) and not isinstance(parameters, str | bytes | bytearray | memoryview)
@@ -541,7 +543,7 @@ def _bound(parameters: Parameters) -> Parameters:
 
 
 def _plain(value: object, place: str) -> Value | None:
-    """A value of Python's own types; scalars of NumPy and tensors of one number are converted."""
+    """Return a value of Python's own types; scalars of NumPy and tensors of one number are converted."""
     is_number = isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biufU"
     if (is_number or isinstance(value, Tensor)) and value.ndim == 0:  # type: ignore[attr-defined]
         value = value.item()  # type: ignore[attr-defined]
@@ -563,7 +565,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_path(path: Path) -> None:
-    """Raises SoftDatabaseError for one that SQLite and safetensors cannot open."""
+    """Raise SoftDatabaseError for a path that SQLite and safetensors cannot open."""
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
@@ -571,7 +573,7 @@ def check_path(path: Path) -> None:
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    """A connection that has SQLite's shared lock and files, unless it is immutable."""
+    """Return a connection that has SQLite's shared lock and files, unless it is immutable."""
     address = f"file:{quote(str(path.absolute()))}?mode={mode}"
     connection = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False, timeout=30.0)
     try:
@@ -597,7 +599,7 @@ def _roll_back(connection: sqlite3.Connection | None) -> None:
 def _stamp(path: Path, *, write: bool = False) -> list[int]:
     """Return a stamp that differs if the catalog or its log is another file or, without a log, if the catalog was written.
 
-    Raises SoftDatabaseError if it, or a file that SQLite opens beside it, is not a regular file, or is to be written and has a second
+    Raises SoftDatabaseError if it, or a file that SQLite opens next to it, is not a regular file, or is to be written and has a second
     name."""
     found = list[os.stat_result | None]()
     for ending in ("", "-wal", "-shm", "-journal"):
@@ -644,7 +646,7 @@ def _records_sql(fields: Sequence[str]) -> str:
 
 
 def _name_faults(name: object, folded: Mapping[str, str]) -> Iterator[str]:
-    """folded: the names of the present fields, by their lower case."""
+    """Yield what is wrong with the name of a field. folded: the names of the present fields, by their lower case."""
     if not isinstance(name, str):
         yield f"the name of a field must be a string, not {type(name).__name__}"
         return
@@ -676,5 +678,5 @@ def _value_faults(value: object) -> Iterator[str]:
 
 
 def settings(schema: StoreSchema) -> dict[str, int | str | None]:
-    """The fields of a schema; without `tokens` if there are none, which earlier versions do not know."""
+    """Return the fields of a schema, without `tokens` if it is false. Earlier versions do not know that field."""
     return {name: value for name, value in vars(schema).items() if name != "tokens" or value}

@@ -54,8 +54,8 @@ class Answer(NamedTuple):
 
 
 def _uncompiled(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """The method, which torch.compile calls and does not look into. Decorated by torch.compiler.disable at once, it would import
-    torch._dynamo, which takes 2 s, in every program."""
+    """Return a method that torch.compile calls and does not look into. Decorated by torch.compiler.disable at once, it
+    would import torch._dynamo, which takes 2 s, in every program."""
 
     @functools.wraps(method)
     def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
@@ -149,7 +149,7 @@ class SoftDatabase(StoredDatabase):
 
         The rows are read once for up to 256 queries, in blocks, and nothing of their number is held in memory. An answer has the same
         bits alone or in a batch, on any number of threads, and however the rows are spread over segments, deleted ones between them
-        or not. Rows whose scores lie so far below the largest that float64 would not hold their weights beside it are left out.
+        or not. Rows whose scores lie so far below the largest that float64 would not hold their weights next to it are left out.
 
         Args:
             query: (..., D), or (..., H, D) with several heads, in float32 or the dtype of the database.
@@ -350,14 +350,7 @@ class _Value(torch.autograd.Function):
     """The value of an answer, with its gradient with respect to the query."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        answer: Answer,
-        live: LiveRows,
-        flat_QHD: Tensor,
-        scale: float,
-    ) -> Tensor:
+    def forward(ctx: Any, query: Tensor, answer: Answer, live: LiveRows, flat_QHD: Tensor, scale: float) -> Tensor:
         ctx.answer, ctx.live, ctx.flat, ctx.scale = answer, live, flat_QHD, scale
         ctx.shape, ctx.dtype, ctx.device = query.shape, query.dtype, query.device
         return answer.value.clone()

@@ -71,10 +71,9 @@ def _vectors(rows: list[Any], name: str) -> Any:
 def read(
     path: Path, schema: StoreSchema, names: Mapping[str, str]
 ) -> Iterator[tuple[dict[str, Tensor | Ragged], list[dict[str, Any]]]]:
-    """The vectors that `append` takes, by its arguments, and the records, of some rows at a time.
-
-    names: of the column of each argument: "keys" and "values", or "tokens". Other columns are fields of the records. Raises DataError.
-    """
+    """Yield the vectors that `append` takes, by its arguments, and the records, of some rows at a time. names: of the
+    column of each argument: "keys" and "values", or "tokens". Other columns are fields of the records. Raises
+    DataError."""
     widths = {"keys": schema.key_width, "values": schema.value_width, "tokens": schema.key_width}
     columns_of = {argument: name for argument, name in names.items() if widths[argument] is not None}
     found, at_once = untrusted.ParquetRows(path, ()).names, _TOKEN_ROWS_AT_ONCE if schema.tokens else _AT_ONCE
@@ -99,7 +98,7 @@ def read(
 
 
 def _numbers(place: str, name: str, value: object, width: int, *, several: bool) -> Tensor:
-    """The vector of a row, (width,), or those of its tokens, (n, width). Raises DataError."""
+    """Return the vector of a row, (width,), or the vectors of its tokens, (n, width). Raises DataError."""
     is_good = _is_vector(value, width)
     if several:
         is_good = isinstance(value, list) and len(value) > 0 and all(_is_vector(vector, width) for vector in value)

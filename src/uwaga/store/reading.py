@@ -10,7 +10,7 @@ Merging in float64, with z_b the output, l_b the lse and H_b the entropy of bloc
 
 Blocks are summed in bands of l_b of BAND nats; a band that lies BANDS bands or more below the highest is left out, whether its
 blocks were read or skipped. Each row in it has less than exp(-(BANDS - 1) BAND) = 1.4e-21 of the largest weight, less than float64
-can hold beside it. What is left out depends on the blocks alone, so that skipping a block whose bound says that it will be left out
+can hold next to it. What is left out depends on the blocks alone, so that skipping a block whose bound says that it will be left out
 changes no bit.
 
 The bound: a chunk of keys lies in a ball with centre c and radius r, so that scale q.c + |scale| |q| r is the most that a score can
@@ -98,7 +98,8 @@ class LiveRows:
 
     @cached_property
     def chunks(self) -> tuple[np.ndarray, np.ndarray]:
-        """For each block the chunks that its rows are in, counted over all segments; and where each block begins in that list."""
+        """Return the chunks of each block's rows, and where each block begins in that list. Chunks are counted over all
+        segments."""
         firsts = np.cumsum([0, *(len(segment.radii) for segment in self.segments)])
         chunks: list[np.ndarray] = []
         for start in range(0, len(self), BLOCK):
@@ -111,7 +112,7 @@ class LiveRows:
 
     @cached_property
     def places(self) -> np.ndarray:
-        """For each block the number of the segment that it can be read from without a copy; -1 if there is none."""
+        """Return the segment that each block can be read from without a copy; -1 if there is none."""
         starts = np.arange(self.blocks) * BLOCK
         ends = starts + self.count(np.arange(self.blocks))
         n = np.searchsorted(self.ends, starts, "right") - 1
@@ -120,7 +121,8 @@ class LiveRows:
 
     @cached_property
     def balls(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Of each segment the chunks' centres (H, c, D), their radii and the largest norms in them (H, 1, c), float64."""
+        """Return the chunks of each segment as balls, float64. Each has the centres (H, c, D), and the radii and the
+        largest norms (H, 1, c)."""
         balls = []
         for segment in self.segments:
             centres, radii = segment.centres.double().transpose(0, 1), segment.radii.double().T[:, None]
@@ -175,12 +177,7 @@ def passes(live: LiveRows, query_QHD: Tensor, options: PassOptions) -> list[Pass
 
 
 def query_gradient(
-    live: LiveRows,
-    query_QHD: Tensor,
-    scale: float,
-    value_QHE: Tensor,
-    lse_QH: Tensor,
-    grad_QHE: Tensor,
+    live: LiveRows, query_QHD: Tensor, scale: float, value_QHE: Tensor, lse_QH: Tensor, grad_QHE: Tensor
 ) -> Tensor:
     """Return the gradient (Q, H, D) of sum(value * grad) with respect to the queries, in one more pass: with the weights
     a_j = exp(scale q.k_j - lse), value z and its gradient g,
@@ -239,7 +236,7 @@ class _Pass:
                 return self._by_bound(self._lse_upper)
         skipped, left = 0, np.arange(live.blocks)
         if self._score_upper is not None and not options.attention:
-            # The largest scores are the same in any order, and are found early in that of the bounds.
+            # The largest scores are the same in any order, and are found early in the order of the bounds.
             left = _descending(self._score_upper)
             self._visit(np.sort(left[:_FIRST]))
             left = np.sort(left[_FIRST:])
@@ -254,7 +251,7 @@ class _Pass:
         return skipped
 
     def _is_needed(self, blocks: np.ndarray) -> np.ndarray:
-        """Whether some query needs each of the blocks."""
+        """Return whether some query needs each of the blocks."""
         if self._score_upper is None or self._lse_upper is None:
             return np.ones(len(blocks), bool)
         needed = np.zeros(len(blocks), bool)
@@ -265,7 +262,7 @@ class _Pass:
         return needed
 
     def _by_bound(self, upper: np.ndarray) -> int:
-        """Visits blocks from the highest bound to the lowest, until the rest has no more than the tolerated weight."""
+        """Visit blocks by descending bound, until the other blocks have at most the tolerated weight."""
         order = _descending(upper)
         # Of the blocks from the n-th on, the logarithm of the largest sum of weights that they may have: rest[:, n].
         rest = np.logaddexp.accumulate(upper[:, order][:, ::-1], axis=1)[:, ::-1]
@@ -279,8 +276,8 @@ class _Pass:
         return 0
 
     def _visit(self, blocks: np.ndarray) -> None:
-        """Attention within each of the blocks, and their place in the sums; neighbours in one segment have one call, and the
-        results of several calls one place in the sums."""
+        """Compute attention within each of the blocks, and add it to the sums. Neighbours in one segment share a call.
+        The results of several calls are added together."""
         held: list[_BlockResults] = []
         copied = 0
         for first, stop, is_copied in self._runs(blocks):
@@ -294,7 +291,8 @@ class _Pass:
             self._merge(held)
 
     def _runs(self, blocks: np.ndarray) -> Iterator[tuple[int, int, bool]]:
-        """Neighbouring blocks that have one call: the first, the one after the last, and whether their rows are copied."""
+        """Yield neighbouring blocks that have one call. Each is the first block, the block after the last, and whether
+        their rows are copied."""
         places, whole = self._live.places[blocks], len(self._live) // BLOCK
         ends = np.flatnonzero((np.diff(blocks) > 1) | (np.diff(places) != 0) | (blocks[1:] == whole)) + 1
         for run, place in zip(
@@ -336,7 +334,7 @@ class _Pass:
             self._top.merge(results, maximum_nR, lse_nR)
 
     def _check_scores(self, keys: Tensor, start: int) -> None:
-        """Raises ValueError if a score of these rows, or a sum on the way to it, is beyond float32."""
+        """Raise ValueError if a score of these rows, or a sum on the way to it, is beyond float32."""
         query, key_HDn = self._query.double(), keys.double().permute(1, 2, 0)
         scores = (query.abs() * self._factor) @ key_HDn.abs()
         beyond = scores > _FLOAT32
@@ -380,7 +378,8 @@ class _Pass:
             self._entropies[slot] = _added(np.concatenate([self._entropies[slot][None], terms]))
 
     def _bands(self) -> tuple[np.ndarray, np.ndarray]:
-        """exp(the upper end of each band - that of the highest), (BANDS, R), 0 for those that are left out; the latter (R,)."""
+        """Return the factor of each band, (BANDS, R), and the upper end of the highest, (R,). The factor is exp(the
+        band's upper end - the highest), 0 for bands that are left out."""
         top_R = BAND * (self._held.max(0) + 1)
         with np.errstate(invalid="ignore"):  # a query may have no band yet
             is_kept = self._held.max(0) - self._held < BANDS
@@ -437,7 +436,7 @@ class _Top:
         self._lse = np.full((rows, top), -np.inf)  # of these
 
     def expect(self, lower_Rb: np.ndarray, count_b: np.ndarray) -> None:
-        """Blocks of so many rows have no lower scores than these."""
+        """Note that blocks of so many rows have no lower scores than these."""
         if self.top and (enough := count_b >= self.top).any():
             self._expected = lower_Rb[:, enough].max(1)
 
@@ -502,7 +501,8 @@ class _Top:
 
 
 def _bounds(live: LiveRows, query_HQD: Tensor, scale: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bounds for each query and block, (R, b): of a row's score from above, from below, and of the block's lse from above."""
+    """Return bounds for each query and block, (R, b). They are the most and the least that a row's score can be, and
+    the most that the block's lse can be."""
     query = query_HQD.double()
     rows = query.shape[0] * query.shape[1]
     norm = query.square().sum(-1).sqrt()[:, :, None] * abs(scale)  # (H, Q, 1)
@@ -523,7 +523,8 @@ def _bounds(live: LiveRows, query_HQD: Tensor, scale: float) -> tuple[np.ndarray
 
 
 def _descending(upper_Rb: np.ndarray) -> np.ndarray:
-    """The blocks from the highest bound to the lowest, each by the query for which it is nearest to that query's highest."""
+    """Return the blocks from the highest bound to the lowest. A block counts by the query for which it is nearest to
+    that query's highest bound."""
     return np.argsort(-(upper_Rb - upper_Rb.max(1, keepdims=True)).max(0), kind="stable")
 
 
@@ -543,7 +544,7 @@ def _joined(parts_nHQ: Sequence[Tensor]) -> np.ndarray:
 
 
 def _candidates(results: Sequence[_BlockResults], top: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of all blocks the largest weights and their places in the block, (n, R, k), and the blocks' numbers (n,). A block with fewer rows
+    """Return the largest weights of all blocks, their places, (n, R, k), and the blocks, (n,). A block with fewer rows
     than `top` has weights of zero and places of -1 at the end."""
     weights, positions, blocks = [], [], []
     for first, _, found in results:
@@ -573,8 +574,8 @@ def _added(terms: np.ndarray) -> np.ndarray:
 
 
 def _order(weights_Rk: np.ndarray, scores_Rk: np.ndarray) -> None:
-    """Weights that contradict their scores, which descend and are more exact: neighbours share the sum of theirs by their scores, until
-    weights descend too and those of one score are equal."""
+    """Correct weights that contradict their scores, which descend and are more exact. Neighbours share the sum of their
+    weights by their scores, until weights descend too and rows with equal scores have equal weights."""
     before, after = weights_Rk[:, :-1], weights_Rk[:, 1:]
     wrong = (before < after) | ((before != after) & (scores_Rk[:, :-1] == scores_Rk[:, 1:]))
     for r in np.flatnonzero(wrong.any(1)).tolist():
@@ -594,7 +595,7 @@ def _order(weights_Rk: np.ndarray, scores_Rk: np.ndarray) -> None:
 
 
 def _added_to(whole: Tensor, terms_nRE: Tensor, blocks: np.ndarray) -> Tensor:
-    """`whole` and the terms of these blocks, one after another; the bits are the same either way."""
+    """Add the terms of these blocks to `whole`, one after another; both ways give the same bits."""
     if whole.numel() <= _SMALL:
         return torch.from_numpy(_added(np.concatenate([whole[None].numpy(), terms_nRE.numpy()[blocks]])))
     for n in blocks.tolist():

@@ -105,9 +105,9 @@ class SegmentFile(NamedTuple):
         return self.keys.nbytes + (self.values.nbytes if self.values is not self.keys else 0)
 
     def truncation(self) -> str | None:
-        """What is wrong if the file has become shorter since it was opened: reading what is gone would end the process (SIGBUS).
-
-        A file that was removed meanwhile, as `compact` removes it, can be read until it is closed."""
+        """Return what is wrong if the file has become shorter since it was opened, else None. Reading the missing part
+        would end the process (SIGBUS). A file that was removed meanwhile, as `compact` removes it, can be read until it
+        is closed."""
         try:
             size = self.path.stat().st_size
         except OSError:
@@ -167,9 +167,8 @@ def new_name(first_id: int) -> str:
 
 
 def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None, offsets: Tensor | None) -> Entry:
-    """Writes a segment: complete, under its name and on the disk when this returns. Raises OSError.
-
-    keys: (n, H, D), with values (n, H, E) or None; with offsets (n+1,) from 0 to N they are (N, D)."""
+    """Write a segment: complete, under its name and on the disk at return. Raises OSError. keys: (n, H, D), with values
+    (n, H, E) or None; with offsets (n+1,) from 0 to N they are (N, D)."""
     first, last = int(ids[0]), int(ids[-1])
     rows = {"keys": keys.contiguous()}
     if values is not None:
@@ -186,7 +185,7 @@ def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None, offs
     )
 
     def write_chunk(number: int) -> bytes:
-        """Each row is read from memory once, for its bound, its checksum and the disk."""
+        """Write a chunk, whose rows are read once: for the bound, the checksum and the disk."""
         parts = _chunk(rows, number)
         if bounds:
             bounds["centres"][number], bounds["radii"][number] = bound(keys[parts["keys"]])
@@ -206,8 +205,9 @@ def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None, offs
 
 @contextmanager
 def threads(count: int) -> Iterator[Callable[..., Iterator]]:
-    """The `map` of so many threads, of whose calls none runs any more when this ends. An executor that Ctrl-C interrupts while it starts a
-    thread does not wait for that one, which would write a file that is removed or closed meanwhile."""
+    """Give the `map` of so many threads; none of its calls runs any more at the end. An executor that Ctrl-C interrupts
+    while it starts a thread does not wait for that one, which would write a file that is removed or closed
+    meanwhile."""
     if count == 1:
         yield map
         return
@@ -237,7 +237,7 @@ def _write_at(file: IO[bytes], offset: int, tensor: Tensor) -> None:
 
 
 def _pwrite(opened: int, data: memoryview, offset: int) -> int:
-    """os.pwrite, which Windows lacks."""
+    """Write at an offset, as os.pwrite does, which Windows lacks."""
     if sys.platform != "win32":
         return os.pwrite(opened, data, offset)
     with _SEEKING:

@@ -67,7 +67,7 @@ class StoredDatabase(ABC):
     # Opening and closing.
 
     def __init__(self, path: Path, opened: Catalog | None = None) -> None:
-        """As `open`, which converts the path. opened: its catalog, which this closes."""
+        """Open a database, as `open`, which converts the path. opened: its catalog, which this closes."""
         if not isinstance(path, Path):
             name = type(self).__name__
             raise TypeError(f"{name}: is made by {name}.open(path) or {name}.create(path, ...), not by its own name")
@@ -153,7 +153,8 @@ class StoredDatabase(ABC):
         self._check_open()
 
     def _check_open(self) -> None:
-        """Read the catalog of this process if its content is not known. Every call begins here. Raises SoftDatabaseError."""
+        """Read the catalog if its content is not known in this process. Every call begins here. Raises
+        SoftDatabaseError."""
         if self._is_closed:
             raise SoftDatabaseError(f"{self.path}: the database is closed")
         if self._catalog.process != os.getpid():
@@ -169,7 +170,8 @@ class StoredDatabase(ABC):
             before = set(self._broken)
 
     def _segment_folder(self) -> Path:
-        """Raises SoftDatabaseError if it is a link, whose files are those of another database."""
+        """Return the folder of segments. Raises SoftDatabaseError if it is a link. The files of a link are another
+        database's."""
         folder = self.path / SEGMENTS
         if folder.is_symlink():
             raise SoftDatabaseError(f"{folder}: is a symbolic link, which no folder of segments is")
@@ -274,8 +276,8 @@ class StoredDatabase(ABC):
     # Arguments.
 
     def _listed(self, count: object, least: int, name: str) -> int:
-        """How many rows to list: as many as the segments have at most, or 1; larger results would have nothing but what stands for no row.
-        Raises ValueError."""
+        """Return how many rows to list: at most as many as the segments have, or 1. Larger results would have nothing
+        but what stands for no row. Raises ValueError."""
         self._check_open()
         return min(integer(count, name, least, sys.maxsize), max(sum(entry.rows for entry in self._entries), 1))
 
@@ -398,7 +400,7 @@ class StoredDatabase(ABC):
         Returns the number of bytes of keys and values that this freed.
 
         Raises:
-            SoftDatabaseError: another process writes, something cannot be read or written, or rows to write anew differ from their
+            SoftDatabaseError: another process writes, something cannot be read or written, or rows to write again differ from their
                 checksum, which would be lost.
         """
         self._begin_writing()
@@ -424,14 +426,15 @@ class StoredDatabase(ABC):
         return results
 
     def _is_listed_now(self, entry: Entry) -> bool:
-        """Whether a segment is in the database still, and not only at the moment that this shows."""
+        """Return whether a segment is in the database still, and not only at the moment that this shows."""
         if self._catalog.writes:
             return True
         with closing(Catalog(self.path, write=False)) as now:
             return entry in now.segments()
 
     def _begin_writing(self) -> None:
-        """Become the writer, and remove what an interrupted call or another writer left. Raises SoftDatabaseError if there is a writer."""
+        """Become the writer, and remove what an interrupted call or another writer left. Raises SoftDatabaseError if
+        there is a writer."""
         self._check_open()
         self._segment_folder()
         if self._opened_by != os.getpid():
@@ -456,14 +459,16 @@ class StoredDatabase(ABC):
 
     @contextmanager
     def _change(self) -> Iterator[None]:
-        """One transaction, from whose beginning on nothing is known; `_is_known` is True again when this knows what it has made."""
+        """Run one transaction, from whose beginning on nothing is known. `_is_known` is True again when this object
+        knows what it has made."""
         self._is_known = False
         with self._catalog.transaction():
             yield
 
     def _remove_unlisted(self) -> None:
-        """Removes the files that the catalog names and that are of no segment: those of a writer that failed or was killed, and of
-        segments that were replaced, which a reader may still have mapped. What cannot be removed now is when the next writer comes."""
+        """Remove the files that the catalog names and that are in no segment. A writer that failed or was killed left
+        them, or their segments were replaced; a reader may still have these mapped. What cannot be removed now is
+        removed when the next writer comes."""
         self._catalog.roll_back()  # what an interrupted transaction has removed is there still
         if unlisted := self._catalog.unlisted():
             names = set(unlisted) - {entry.file for entry in self._catalog.segments()}
@@ -514,7 +519,8 @@ class StoredDatabase(ABC):
         return schema.heads * (schema.key_width + (schema.value_width or 0)) * DTYPES[schema.dtype].itemsize
 
     def _segment_rows(self) -> int:
-        """The most rows of a segment that is written, or tokens of its rows: whole blocks, so that each can be read where it is."""
+        """Return the most rows of a segment that is written, or the most tokens of its rows. They are whole blocks, so
+        that each block can be read where it is."""
         most = SEGMENT_BYTES // self._row_bytes
         return most if self.has_tokens else max(BLOCK, most // BLOCK * BLOCK)
 
@@ -551,14 +557,15 @@ class StoredDatabase(ABC):
         self._remove_unlisted()
 
     def _size(self, entry: Entry) -> int:
-        """The bytes of keys and values of a segment. One of tokens that cannot be read counts as full, since nothing says how many it has."""
+        """Return the bytes of keys and values of a segment. A segment of tokens that cannot be read counts as full,
+        since nothing says how many tokens it has."""
         if (segment := self._segments.get(entry.file)) is not None:
             return segment.nbytes
         return SEGMENT_BYTES if self.has_tokens else entry.rows * self._row_bytes
 
 
 def _is_text(value: object) -> bool:
-    """Whether it is a string that UTF-8 can write: one without lone surrogates."""
+    """Return whether it is a string that UTF-8 can write: one without lone surrogates."""
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 

@@ -61,14 +61,14 @@ def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str]
     found = directories.fingerprint(folder)[:32]
     if found != expected:
         raise DataError(
-            f"{db.path}: its keys were made by {db.model}, not by {os.fspath(model)}@{found}: give the directory with the files that it had then, or make the database "
-            "anew"
+            f"{db.path}: its keys were made by {db.model}, not by {os.fspath(model)}@{found}; give a directory with the files of "
+            "then, or make the database again"
         )
     return TextEncoder.load(folder)
 
 
 def _check(place: str, db: object, *encoders: object) -> None:
-    """Raises ValueError: a database or an encoder is something else."""
+    """Raise ValueError if a database or an encoder is something else."""
     from uwaga.encode.encoder import TextEncoder
     from uwaga.store.stored import StoredDatabase
 
@@ -210,7 +210,7 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 
 def _has_tokens(encoder: "TextEncoder", text: _Text) -> bool:
-    """Whether all passages of a text can be encoded, so that they are in the database."""
+    """Return whether all passages of a text can be encoded, so that they are in the database."""
     from uwaga.encode.preprocessing import span_tokens
 
     prompt = encoder.config.prompt or ""
@@ -221,7 +221,8 @@ def _has_tokens(encoder: "TextEncoder", text: _Text) -> bool:
 
 
 def _digest(path: Path) -> str:
-    """Raises InvalidDocumentError: it is no file that can be read, or its name cannot be in a record."""
+    """Return the SHA-256 of a file. Raises InvalidDocumentError. It is an error if the file cannot be read, or if its
+    name cannot be in a record."""
     try:
         str(path).encode()
         return untrusted.sha256(path)
@@ -242,7 +243,8 @@ def _texts(
     *,
     late_chunking: bool,
 ) -> Iterator[_Text]:
-    """The documents of a file with their passages, or each passage as a text of its own; what cannot be read is left out. Raises DataError."""
+    """Yield the documents of a file with their passages, or each passage as a text. What cannot be read is left out.
+    Raises DataError."""
     part = 0
     unit = "file" if late_chunking else _UNITS[split]
     for document in DocumentFile(path, unit=unit, text_field=text_field, keep_invalid=True):
@@ -267,9 +269,9 @@ def _texts(
 def _encoded(
     encoder: "TextEncoder", texts: Iterator[_Text], skipped: list[str], *, skip_invalid: bool, late_chunking: bool
 ) -> Iterator[tuple["Tensor | Ragged", list[dict[str, Any]], tuple[float, float]]]:
-    """Vectors (n, D), or those of the tokens of n passages, and records of the passages that are not known, and the share of the last
-    one, in groups. A group of the model is tokenised while another is computed. What cannot be encoded is added to `skipped`, or is an
-    error. Raises DataError."""
+    """Yield groups of new passages: their vectors (n, D), or the vectors of their tokens, their records, and the share of
+    the last one. A group of the model is tokenised while another is computed. What cannot be encoded is added to
+    `skipped`, or is an error. Raises DataError."""
     import torch
 
     from uwaga.encode.preprocessing import groups
@@ -383,7 +385,9 @@ def ask(
         (vector,) = torch.from_numpy(encoder.encode([question], overflow="mean"))
         factor = COSINE_SCALE if scale is None else scale
         return db.attend(vector, scale=factor, where=where, parameters=parameters, top=top)
-    check(scale is None, f"ask: scale is of cosines before softmax, and {db.path} has vectors of tokens")
+    check(
+        scale is None, f"ask: scale multiplies cosines before softmax, and {db.path} stores token vectors; omit scale"
+    )
     query = encoder.encode([question], output="tokens", task="query")
     tokens = encoder.token_strings(question, task="query")
     found = db.search(query, top, where=where, parameters=parameters)
@@ -402,6 +406,6 @@ def ask(
 
 
 def _token_names(encoder: "TextEncoder", text: object, count: int) -> list[str]:
-    """The tokens of a passage of so many, or their places if it is not the text that they are of."""
+    """Return the tokens of a passage, or their places if `text` has another number of tokens."""
     names = encoder.token_strings(text, task="document", overflow="windows") if isinstance(text, str) and text else []
     return names if len(names) == count else [str(n) for n in range(count)]

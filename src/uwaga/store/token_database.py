@@ -41,7 +41,7 @@ class TokenDatabase(StoredDatabase):
     """A database of texts as the vectors of their tokens (ColBERT: Khattab and Zaharia 2020), with records. The score of a row is
     `uwaga.maxsim`, and every row is scored.
 
-    Files, durability, readers, the writer, conditions and damage are those of `SoftDatabase`. A score has the bits of `uwaga.maxsim`
+    Files, durability, readers, the writer, conditions and damage are as in `SoftDatabase`. A score has the bits of `uwaga.maxsim`
     alone, whatever other rows and queries there are and however the rows lie in the files. Not safe to use from two threads at once.
 
     Made by `create` and `open`, not by its own name.
@@ -70,12 +70,7 @@ class TokenDatabase(StoredDatabase):
 
     @classmethod
     def create(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        width: int,
-        dtype: torch.dtype = torch.float32,
-        model: str | None = None,
+        cls, path: str | os.PathLike[str], *, width: int, dtype: torch.dtype = torch.float32, model: str | None = None
     ) -> "TokenDatabase":
         """Create a database in a new folder.
 
@@ -175,13 +170,9 @@ class TokenDatabase(StoredDatabase):
         raise ValueError(f"TokenDatabase.tokens: row {number} is not in {self.path}")
 
     def append(
-        self,
-        tokens: Ragged,
-        records: Sequence[Mapping[str, Value | None]] | None = None,
-        *,
-        model: str | None = None,
+        self, tokens: Ragged, records: Sequence[Mapping[str, Value | None]] | None = None, *, model: str | None = None
     ) -> range:
-        """Adds rows; they are on the disk, all of them, when this returns. Returns their ids.
+        """Add rows and return their ids. All rows are on the disk when the call returns.
 
         Args:
             tokens: Ragged with values (N, D), a row for each text, in float32 or the dtype of the database.
@@ -235,7 +226,7 @@ class TokenDatabase(StoredDatabase):
         return Ragged(values, offsets)
 
     def _new(self, ids: np.ndarray, tokens: Ragged) -> list[NewRows]:
-        """Segments of so many rows as `_segment_rows` has room for the tokens of, and one at least."""
+        """Return segments of as many rows as `_segment_rows` has room for, at least one."""
         new: list[NewRows] = []
         for start, stop in _cut(tokens.lengths.numpy(), self._segment_rows()):
             first, last = int(tokens.offsets[start]), int(tokens.offsets[stop])
@@ -261,7 +252,8 @@ def open_database(path: str | os.PathLike[str]) -> SoftDatabase | TokenDatabase:
 
 
 def _blocks(live: LiveRows, start: int, stop: int) -> Iterator[tuple[int, Ragged]]:
-    """The live rows from `start` up to `stop`, as many at a time as _BLOCK_BYTES have room for: the first of them, and their tokens."""
+    """Yield live rows from `start` up to `stop`: the first of a block, and their tokens. A block has as many rows as
+    _BLOCK_BYTES have room for."""
     for n, rows in live.pieces(start, stop):
         segment = live.segments[n]
         live_rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
@@ -273,7 +265,7 @@ def _blocks(live: LiveRows, start: int, stop: int) -> Iterator[tuple[int, Ragged
 
 
 def _tokens(segment: SegmentFile, rows: np.ndarray) -> Ragged:
-    """Of rows in ascending order; a view of the file if they lie together."""
+    """Return the tokens of rows in ascending order; a view of the file if they lie together."""
     assert segment.offsets is not None
     offsets = segment.offsets
     edges = np.flatnonzero(np.diff(rows) != 1) + 1
@@ -287,7 +279,7 @@ def _ragged(values: list[Tensor], lengths: Tensor) -> Ragged:
 
 
 def _cut(lengths: np.ndarray, most: int) -> list[tuple[int, int]]:
-    """(start, stop) of consecutive rows with at most so many tokens together, one row at least.
+    """Return (start, stop) of consecutive rows with at most so many tokens together, one row at least.
 
     >>> _cut(np.array([3, 3, 9, 1, 1, 1]), 6)
     [(0, 2), (2, 3), (3, 6)]
