@@ -26,18 +26,9 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         'uwaga generate "Once more unto" --max-new-tokens 200 --do-sample --temperature 0.8 --seed 1',
     ),
     "lesson": ("uwaga lesson", 'uwaga lesson "the cat sat on the mat" --plain'),
-    "serve": (
-        "uwaga serve minilm",
-        "uwaga serve models/e5 --host 0.0.0.0 --keys keys.txt --processes 4",
-    ),
-    "store": (
-        "uwaga store add notes.db docs",
-        'uwaga store ask notes.db "what decides the order of the rows?"',
-    ),
-    "train": (
-        "uwaga train config.toml",
-        "uwaga train config.toml optimizer.lr=1e-3 run.output_dir=runs/second",
-    ),
+    "serve": ("uwaga serve minilm", "uwaga serve models/e5 --host 0.0.0.0 --keys keys.txt --processes 4"),
+    "store": ("uwaga store add notes.db docs", 'uwaga store ask notes.db "what decides the order of the rows?"'),
+    "train": ("uwaga train config.toml", "uwaga train config.toml optimizer.lr=1e-3 run.output_dir=runs/second"),
     "view": (
         """uwaga view "The animal didn't cross the street because it was too tired.\"""",
         "uwaga view --model copyist book.txt --save book.html",
@@ -47,7 +38,7 @@ _FIRST = ("view", "lesson", "generate", "doctor")  # to begin with
 
 
 def _examples(verb: str) -> str:
-    """Empty lines between: the help joins neighbouring ones."""
+    """Return empty lines between: the help joins neighbouring ones."""
     return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in EXAMPLES[verb])
 
 
@@ -87,8 +78,7 @@ app.add_typer(_store, name="store")
 
 @app.callback()
 def _start(
-    ctx: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version, and end.")] = False,
+    ctx: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version, and end.")] = False
 ) -> None:
     if version:
         import uwaga
@@ -102,7 +92,7 @@ def _start(
 
 
 def main() -> None:
-    """The entry point of the console script `uwaga`."""
+    """Run the console script `uwaga`."""
     env.wait_asleep()
     escape_library_output()
     escape_unencodable()

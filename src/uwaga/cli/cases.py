@@ -54,7 +54,7 @@ def forward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype,
 
 
 def backward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype, *, causal: bool = False) -> Case:
-    """Forward and backward: 2 matrix products forward, 5 backward (the scores are computed again)."""
+    """Return forward and backward: 2 matrix products forward, 5 backward (the scores are computed again)."""
     operands = [x.requires_grad_() for x in _operands((batch, heads, tokens, width), dtype)]
     grad = torch.randn_like(operands[0])
 
@@ -74,7 +74,7 @@ def _sides(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -
 
 
 def ragged(lengths: list[int], heads: int, width: int, dtype: torch.dtype) -> Case:
-    """Documents of different lengths: packed, each alone, and padded to the longest for PyTorch."""
+    """Return documents of different lengths: packed, each alone, and padded to the longest for PyTorch."""
     packed = [uwaga.Ragged.from_list(list(x.split(lengths))) for x in _operands((sum(lengths), heads, width), dtype)]
     alone = [[row.transpose(0, 1) for row in operand.to_list()] for operand in packed]  # (H, N, D) per document
     query, key, value = (operand.to_padded().transpose(1, 2) for operand in packed)  # (B, H, N, D)
@@ -94,14 +94,14 @@ def ragged(lengths: list[int], heads: int, width: int, dtype: torch.dtype) -> Ca
 
 
 def decode(heads: int, keys: int, width: int, dtype: torch.dtype) -> Case:
-    """One query against many keys, as when a language model writes its next token."""
+    """Return one query against many keys, as when a language model writes its next token."""
     _, key, value = _operands((1, heads, keys, width), dtype)
     query = torch.randn(1, heads, 1, width).to(dtype)
     return Case(_sides(query, key, value), 4 * heads * keys * width)
 
 
 def attention_engines(heads: int, tokens: int, width: int, dtype: torch.dtype) -> Case:
-    """Dense attention by each engine of the CPU that can serve it; the sides have the names of the engines."""
+    """Return dense attention by each engine of the CPU that can serve it. The sides have the names of the engines."""
     query, key, value = _operands((1, heads, tokens, width), dtype)
     # PyTorch's as it is called where this engine is preferred: without the validation of a named engine.
     sides: dict[str, Side] = {
@@ -112,7 +112,7 @@ def attention_engines(heads: int, tokens: int, width: int, dtype: torch.dtype) -
 
 
 def linear_engines(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> Case:
-    """x W^T + b by each engine of the CPU that can serve it; the sides have the names of the engines."""
+    """Return x W^T + b by each engine of the CPU that can serve it. The sides have the names of the engines."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn((rows, inputs), generator=generator).to(dtype)
     weight = (torch.randn((outputs, inputs), generator=generator) / math.sqrt(inputs)).to(dtype)
@@ -137,8 +137,8 @@ Trial = tuple[tuple[str, ...], Callable[[], Case]]
 
 
 def engine_trials(tiny: bool) -> Iterator[Trial]:
-    """Dense attention and the linear map in every dtype, of MiniLM (384 wide) and BERT (768 wide) at a few hundred tokens; `tiny`: sizes too
-    small for meaningful figures, for tests."""
+    """Yield dense attention and the linear map in every dtype. The sizes are those of MiniLM (384 wide) and BERT (768
+    wide) at a few hundred tokens. tiny: sizes too small for meaningful figures, for tests."""
     attention = ((2, 8, 8),) if tiny else ((12, 128, 64), (12, 512, 64))  # heads, tokens, width
     linear = ((8, 16, 32),) if tiny else ((512, 384, 1536), (512, 1536, 384), (512, 768, 768), (512, 768, 3072))
     for name in engine_profile.DTYPES:
@@ -163,7 +163,7 @@ def timed(
 
 
 def document_lengths(count: int, median: int, spread: float = 0.82) -> list[int]:
-    """Document lengths with the distribution of a real collection: log-normal, at evenly spaced quantiles, shuffled.
+    """Return document lengths as a real collection has them: log-normal, at even quantiles, shuffled.
 
     The Python Enhancement Proposals, counted in words, have a spread of 0.80 to 0.84. Padded to the longest, 40
     such documents waste 91 % of the square that attention computes.
@@ -180,7 +180,7 @@ def document_lengths(count: int, median: int, spread: float = 0.82) -> list[int]
 
 
 def wasted(lengths: list[int]) -> float:
-    """The share of the scores that padding to the longest document adds."""
+    """Return the share of the scores that padding to the longest document adds."""
     return 1 - sum(length * length for length in lengths) / (len(lengths) * max(lengths) ** 2)
 
 
@@ -190,5 +190,5 @@ def _operands(shape: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
 
 
 def _pairs(sequences: int, tokens: int, causal: bool) -> float:
-    """How many (query, key) pairs are visible."""
+    """Return how many (query, key) pairs are visible."""
     return sequences * (tokens * (tokens + 1) / 2 if causal else tokens * tokens)

@@ -50,11 +50,11 @@ Found = Iterator[tuple[Any, ...]]
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON list of findings, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON list.")] = False,
     distributed: Annotated[
         bool,
         typer.Option(
-            "--distributed", help="Under torchrun: who is there, how fast, and whether all compute the same bits."
+            "--distributed", help="Check torchrun's processes: their speed, and whether all compute the same bits."
         ),
     ] = False,
     model: Annotated[
@@ -75,7 +75,7 @@ def doctor(
 
 
 def examine() -> Iterator[Finding]:
-    """Every finding, in the order in which they are shown."""
+    """Yield every finding, in the order in which they are shown."""
     versions = [Finding("versions", *version) for version in _versions()]
     yield from versions
     yield Finding("machine", "system", f"{platform.system()} {platform.machine()}")
@@ -93,7 +93,7 @@ def examine() -> Iterator[Finding]:
 
 
 def _processes() -> Found:
-    """The processes that torchrun started."""
+    """Return the processes that torchrun started."""
     import datetime
 
     import torch.distributed as dist
@@ -174,7 +174,7 @@ def _threads() -> Found:
 
 
 def _engines() -> Found:
-    """The engine that comes first for dense calls on the CPU, by dtype, and why."""
+    """Return the engine that comes first for dense calls on the CPU, by dtype, and why."""
     import warnings
 
     import torch
@@ -202,7 +202,8 @@ def _engines() -> Found:
 
 
 def _linear() -> Found:
-    """The engine of the linear map by dtype, why, and its measured speed at a batch of BERT's: in about a second."""
+    """Yield the engine of the linear map by dtype, the reason, and its measured speed. The measurement has the size of
+    a batch of BERT and takes about a second."""
     import torch
 
     import uwaga
@@ -256,7 +257,7 @@ def _devices() -> Found:
 
 
 def _optional() -> Found:
-    """The packages of the extras, and what does not work without them."""
+    """Return the packages of the extras, and what does not work without them."""
     packages = [
         (name, package, needs, f"{needs} needs it: pip install 'uwaga[{extra}]'")
         for name, (package, extra, needs) in OPTIONAL.items()
@@ -270,7 +271,7 @@ def _optional() -> Found:
 
 
 def _models() -> Found:
-    """The models that are there without a download."""
+    """Return the models that are there without a download."""
     from uwaga.models.checkpoints import directories
 
     for name, model in directories.BUNDLED.items():
@@ -283,7 +284,7 @@ def _models() -> Found:
 
 
 def _encoder(model: str) -> Finding:
-    """How TextEncoder runs a model, or Reranker one that it takes."""
+    """Return how TextEncoder runs a model, or Reranker one that it takes."""
     from uwaga import Reranker, TextEncoder
 
     topic = "encoder"
@@ -299,7 +300,7 @@ def _encoder(model: str) -> Finding:
 
 
 def _caches() -> Found:
-    """Folders that downloads and profiles are kept in; they can be deleted."""
+    """Return folders that downloads and profiles are kept in; they can be deleted."""
     from huggingface_hub import constants
 
     for name, folder in (

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from uwaga._base.errors import CheckpointError, DataError
+from uwaga._base.install import missing
 from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import Dtype, TextField, echo, ending, fail, in_option_names, say_engine
 from uwaga.data.documents import DocumentFile, InvalidDocumentError
@@ -61,8 +62,7 @@ def encode(
     update: Annotated[
         bool,
         typer.Option(
-            "--update",
-            help="Encode new and previously skipped documents; reuse all other vectors of the output file.",
+            "--update", help="Encode new and previously skipped documents; reuse all other vectors of the output file."
         ),
     ] = False,
     processes: Annotated[
@@ -84,8 +84,7 @@ def encode(
     timeout: Annotated[
         float,
         typer.Option(
-            min=1.0,
-            help="Seconds until a process without a result is replaced. With --ray, the command ends instead.",
+            min=1.0, help="Seconds until a process without a result is replaced. With --ray, the command ends instead."
         ),
     ] = TIMEOUT,
 ) -> None:
@@ -101,8 +100,8 @@ def encode(
     read = {**_given(skip_invalid=skip_invalid or None), "text": text, "id": id, **_given(limit=limit)}
     try:
         import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        fail("encode", f"needs pyarrow: {error}; pip install 'uwaga[encode]'")
+    except ModuleNotFoundError as error:
+        fail("encode", missing(error, "encode"))
     from uwaga.encode.batches import BatchEncoder
 
     with ending("encode", DataError, VectorsError, CheckpointError, stopped="interrupted; the same command resumes"):
@@ -148,5 +147,5 @@ def encode(
 
 
 def _given(**options: object) -> dict[str, object]:
-    """Only what is given: files of versions without these options are taken for finished as before."""
+    """Return the options that have a value. So files of versions without these options count as finished, as before."""
     return {name: value for name, value in options.items() if value is not None}

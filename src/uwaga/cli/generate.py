@@ -70,7 +70,7 @@ def _text(number: int, prompt: str) -> str:
 
 
 def _load(name: str, dtype: str) -> "Transformer":
-    """Raises CheckpointError."""
+    """Load a model that generates text. Raises CheckpointError."""
     from uwaga.models.opening import open as open_model
 
     result = open_model(name, dtype=dtype)

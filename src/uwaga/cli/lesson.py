@@ -49,8 +49,7 @@ def lesson(
         typer.Option(help="Write the lesson as one HTML file that needs no network, instead of serving it."),
     ] = None,
     worksheet: Annotated[
-        Path | None,
-        typer.Option(help="Write an HTML page to print: blank matrices to fill in, and their solutions."),
+        Path | None, typer.Option(help="Write an HTML page to print: blank matrices to fill in, and their solutions.")
     ] = None,
     language: Annotated[
         str | None,

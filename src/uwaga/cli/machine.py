@@ -7,7 +7,7 @@ from uwaga._base.processor import detect
 
 
 def processor() -> str:
-    """The model name of the processor, as the system reports it.
+    """Return the model name of the processor, as the system reports it.
 
     >>> len(processor()) > 0
     True
@@ -16,7 +16,7 @@ def processor() -> str:
 
 
 def version(distribution: str) -> str | None:
-    """The installed version, or None. Reads metadata; imports nothing."""
+    """Return the installed version, or None. Reads metadata; imports nothing."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -110,7 +110,7 @@ def serve(
     say_engine("serve", model, encoder.explain())
 
     def make(metrics: "Metrics | None" = None) -> "Service":
-        """In the process that serves."""
+        """Return the service, in the process that serves."""
         from uwaga.serve.app import Service
         from uwaga.serve.models import EmbeddingModel
 
@@ -138,7 +138,7 @@ def serve(
 
 
 def _write(line: str) -> None:
-    """A line on standard output. Requests are answered though nobody reads it any more or its disk is full."""
+    """Write a line on standard output. Requests are answered even if nobody reads it any more or its disk is full."""
     try:
         sys.stdout.write(f"{escape_controls(line, keep='')}\n")
         sys.stdout.flush()

@@ -42,21 +42,21 @@ NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the URL, bu
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Text for people, without control characters, on standard output or standard error. Ends the command where nobody reads it any more."""
+    """Print text for people, without control characters. The command ends if nobody reads the output any more."""
     with writing_output():
         typer.echo(escape_controls(text), err=err, nl=nl)
 
 
 def echo_json(text: str) -> None:
-    """A line of JSON in ASCII, for programs. JSON escapes all control characters except DEL."""
+    """Print a line of JSON in ASCII, for programs; JSON escapes all control characters but DEL."""
     with writing_output():
         typer.echo(text.replace("\x7f", "\\u007f"))
 
 
 @contextmanager
 def writing_output() -> Iterator[None]:
-    """If the reader of a pipe has gone, as `head` does, the command ends without a message, with the exit code of SIGPIPE. Commands take
-    an OSError for one of their files."""
+    """End the command without a message if the reader of a pipe has gone, as `head` does. The exit code is SIGPIPE's.
+    Commands take an OSError for one of their files."""
     try:
         yield
     except BrokenPipeError:
@@ -74,12 +74,12 @@ def end_without_output(error: OSError) -> NoReturn:
 
 
 def is_of_output(error: OSError) -> bool:
-    """Whether an error that no command expects can be one of standard output: it names no file."""
+    """Return whether an error that no command expects can be one of standard output: it names no file."""
     return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def drop_output() -> None:
-    """What is left in the buffer goes nowhere: it is flushed at the end."""
+    """Discard what is left in the buffer, which is flushed at the end."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
 
@@ -157,7 +157,8 @@ def serve_page(
 
 
 def error_text(error: Exception) -> str:
-    """The message of an error; of the system's errors the file and the reason, without a number; without PyTorch what installs it."""
+    """Return the message of an error. Errors of the system are the file and the reason, without a number. A missing
+    PyTorch is the command that installs it."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
@@ -166,7 +167,7 @@ def error_text(error: Exception) -> str:
 
 
 def in_option_names(message: str, names: Iterable[str]) -> str:
-    """A message of the Python interface about these parameters, in the words of the command line.
+    """Return a message of the Python interface about these parameters, in the words of the command line.
 
     >>> in_option_names("temperature has no effect without do_sample=True", ("temperature", "do_sample"))
     '--temperature has no effect without --do-sample'
@@ -184,8 +185,8 @@ def in_option_names(message: str, names: Iterable[str]) -> str:
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[..., None]]:
-    """A progress bar on standard error, if that is a terminal; it disappears at the end. It is told the completed share, from 0 to 1,
-    and how much of that earlier runs completed."""
+    """Show a progress bar on standard error if that is a terminal; it disappears at the end. The function that this
+    gives takes the completed share, from 0 to 1, and how much of it earlier runs completed."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -200,7 +201,7 @@ def progress_bar(title: str) -> Iterator[Callable[..., None]]:
 
 
 def new_table(left: Iterable["str | Text"], right: Iterable["str | Text"] = (), **options: Any) -> "Table":
-    """A table of rich with a rule under its headings. right: columns of numbers."""
+    """Return a table of rich with a rule under its headings. right: columns of numbers."""
     from rich import box
     from rich.table import Table
 
@@ -241,8 +242,8 @@ def escape_unencodable() -> None:
 
 @contextmanager
 def in_language(command: str, language: str | None) -> Iterator[None]:
-    """A context in which messages are in the language of an option; None: by LC_ALL, LC_MESSAGES or LANG, the first that is set.
-    Ends the program if there is no such language."""
+    """Give messages the language of an option, or of LC_ALL, LC_MESSAGES or LANG if it is None. Ends the program if
+    there is no such language."""
     if language is not None and language not in LANGUAGES:
         fail(command, f"--language must be one of {', '.join(LANGUAGES)}, not {language!r}")
     preference = next((value for name in ("LC_ALL", "LC_MESSAGES", "LANG") if (value := os.environ.get(name))), "")

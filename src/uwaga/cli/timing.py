@@ -26,11 +26,11 @@ class Comparison(NamedTuple):
         return min(len(samples) for samples in self.samples.values())
 
     def seconds(self, side: str) -> float:
-        """The median over the rounds."""
+        """Return the median over the rounds."""
         return statistics.median(self.samples[side])
 
     def ratio(self, side: str, to: str) -> float:
-        """How many times longer `side` takes than `to`: the median of the ratios within each round.
+        """Return how many times longer `side` takes than `to`: the median of the ratios within each round.
 
         >>> Comparison({"a": [2.0, 4.0, 6.0], "b": [1.0, 1.0, 2.0]}).ratio("a", to="b")
         3.0
@@ -39,12 +39,7 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    sides: Mapping[str, Side],
-    *,
-    seconds: float = 1.0,
-    least: int = 3,
-    most: int = 51,
-    clock: Clock = time.perf_counter,
+    sides: Mapping[str, Side], *, seconds: float = 1.0, least: int = 3, most: int = 51, clock: Clock = time.perf_counter
 ) -> Comparison:
     """Run the sides in turn for about `seconds` in all.
 
