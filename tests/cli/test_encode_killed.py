@@ -30,16 +30,20 @@ def killed(
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     paths = {name: str(folder / f"{name}.parquet") for name in ("alone", request.param)}
     asked = {
-        **paths,
-        "corpus": str(corpus),
-        "model": str(write_model(folder / "model")),
-        "seed": os.getpid(),
-        "kills": 10,
-    }
-    said = forked.run(Path(__file__).with_name("killing.py"), json.dumps(asked))
+        "arguments": ["encode", corpus, "-o", "{out}", "--model", write_model(folder / "model"), "--overflow", "mean"],
+        "outs": paths, "log": f"{folder}.log", "seed": os.getpid(), "kills": 10, "first": 0, "period": 7,
+        "finished": "*.parquet.parts/*.sha256",
+        "prepare": "from uwaga.encode.shards import groups; groups.__kwdefaults__['max_documents'] = 3",
+    }  # fmt: skip
+    said = forked.run(Path(__file__).parents[1] / "killing.py", json.dumps(asked, default=str))
     parsed = json.loads(said.splitlines()[-1])
     (runs,) = parsed.values()
-    return {"runs": runs, "asked": asked, "bytes": [Path(path).read_bytes() for path in paths.values()]}
+    return {
+        "runs": runs,
+        "folder": folder,
+        "way": request.param,
+        "bytes": [Path(path).read_bytes() for path in paths.values()],
+    }
 
 
 @pytest.mark.gate("every")
@@ -47,8 +51,8 @@ def test_the_last_run_ends_with_the_bytes_of_one_that_was_left_alone(killed: dic
     *deaths, (last, _) = killed["runs"]
     assert last == 0
     alone, other = killed["bytes"]
-    assert other == alone, killed["asked"]["seed"]
-    assert len(deaths) == 10 if "random" in killed["asked"] else len(deaths) > SHARDS
+    assert other == alone
+    assert len(deaths) == 10 if killed["way"] == "random" else len(deaths) > SHARDS
 
 
 @pytest.mark.gate("every")
@@ -56,17 +60,14 @@ def test_no_finished_shard_is_ever_lost(killed: dict) -> None:
     counts = [SHARDS + 1 if shards is None else shards for _, shards in killed["runs"]]
     assert counts == sorted(counts)
     assert counts[-1] == SHARDS + 1
-    if "every" in killed["asked"]:
+    if killed["way"] == "every":
         assert len({shards for _, shards in killed["runs"]}) > 2
 
 
 @pytest.mark.gate("every")
 def test_nothing_is_left_behind(killed: dict) -> None:
-    folder = Path(killed["asked"]["corpus"]).parent
-    other = "random" if "random" in killed["asked"] else "every"
-    assert sorted(path.name for path in folder.iterdir()) == sorted(
-        ["alone.parquet", "docs.jsonl", f"{other}.parquet", "model"]
-    )
+    names = ["alone.parquet", "docs.jsonl", f"{killed['way']}.parquet", "model"]
+    assert sorted(path.name for path in killed["folder"].iterdir()) == sorted(names)
 
 
 def test_a_removal_that_was_interrupted_at_its_last_step_is_ended(

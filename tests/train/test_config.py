@@ -25,11 +25,6 @@ _PAIRS = (
 )  # fmt: skip
 
 
-def test_missing_keys_have_defaults() -> None:
-    config = Config.parse(_TEXT)
-    assert (config.optimizer.lr, config.tokenizer.kind) == (3e-4, "characters")
-
-
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -62,9 +57,3 @@ def test_overrides_are_toml_values_and_the_last_one_wins() -> None:
 @pytest.mark.parametrize("folder", ["runs/a", "2024-05-01", "a=b", "'quoted'"])
 def test_a_word_without_quotes_is_a_string(folder: str) -> None:
     assert Config.parse(_TEXT, [f"run.output_dir={folder}"]).run.output_dir == folder.strip("'")
-
-
-def test_an_override_can_create_a_table() -> None:
-    config = Config.parse(_TEXT, [*_PAIRS, "tokenizer.target.shared=true"])
-    assert config.tokenizer.target is not None
-    assert config.tokenizer.target.kind == "words"

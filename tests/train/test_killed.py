@@ -2,10 +2,9 @@
 interrupted."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -51,13 +50,13 @@ def run(folder: Path, *names: str, **asked: object) -> dict:
         threads = 1
         """)
     outs = {name: str(folder / name) for name in ("alone", *names)}
-    asked = {"config": str(folder / "config.toml"), **outs, "seed": 3, **asked}
-    program = Path(__file__).with_name("killing.py")
-    done = subprocess.run(
-        [sys.executable, str(program), json.dumps(asked)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return {"codes": json.loads(done.stdout.splitlines()[-1]), "folder": folder}
+    asked |= {
+        "arguments": ["train", f"{folder}/config.toml", "run.output_dir={out}", "--resume"],
+        "outs": outs, "log": f"{folder}/log", "seed": 3, "first": 30, "period": 31,
+    }  # fmt: skip
+    said = forked.run(Path(__file__).parents[1] / "killing.py", json.dumps(asked))
+    runs = json.loads(said.splitlines()[-1])
+    return {"codes": {name: [code for code, _ in run] for name, run in runs.items()}, "folder": folder}
 
 
 @pytest.fixture(scope="module")

@@ -113,9 +113,7 @@ def test_the_held_out_words_are_as_many_as_the_readme_says(prepared: Callable[[s
 
 
 @pytest.mark.stress
-def test_the_error_rates_of_the_bundled_speller(
-    prepared: Callable[[str], tuple[Config, Corpus]],
-) -> None:
+def test_the_error_rates_of_the_bundled_speller(prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
     """On 1,000 of the held-out words; the model card has the error rates on all of them."""
     config, corpus = prepared("speller.toml")
     result = model_error_rates(load("speller"), config, corpus, all=False)

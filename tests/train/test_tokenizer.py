@@ -88,10 +88,9 @@ def test_byte_pair_training_is_deterministic() -> None:
     assert first == again
 
 
-@pytest.mark.parametrize("letter", ["東"])
-def test_byte_pair_training_of_a_long_line_without_spaces_takes_seconds(letter: str) -> None:
+def test_byte_pair_training_of_a_long_line_without_spaces_takes_seconds() -> None:
     """The library alone takes time that grows with the square of the length: more than 200 s for this one."""
-    text = letter * 2_000_000
+    text = "東" * 2_000_000
     tokenizer = _pairs(text, size=270)
     ids = tokenizer.encode([text])[0].tolist()
     assert len(ids) < len(text) // 64
@@ -113,7 +112,7 @@ def test_the_limit_of_pre_tokens_does_not_change_a_tokenizer_of_shorter_ones() -
     assert parsed["pre_tokenizer"] == json.loads(expected.to_str())["pre_tokenizer"]
 
 
-@pytest.mark.parametrize("piece", [10_000, 70_000, 3_000_000])
+@pytest.mark.parametrize("piece", [10_000, 3_000_000])
 def test_parts_of_a_long_text_have_the_tokens_of_the_whole(piece: int) -> None:
     text = "It was a dark  and stormy night;\n the rain's fall \t" * 6000
     tokenizer = _pairs(text[:500], size=330)

@@ -1,10 +1,9 @@
 """Training runs by several processes over gloo, and what must be the same in them as in one process."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -89,11 +88,8 @@ class Trainings:
         self.jobs.append(job)
 
     def run(self) -> None:
-        program = Path(__file__).with_name("processes.py")
-        command = [sys.executable, str(program), json.dumps(self.jobs)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        for job, codes in zip(self.jobs, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        said = forked.run(Path(__file__).with_name("processes.py"), json.dumps(self.jobs))
+        for job, codes in zip(self.jobs, json.loads(said.splitlines()[-1]), strict=True):
             if "fault" in job:
                 assert set(codes) == {1}
             else:
