@@ -1,7 +1,9 @@
-"""Commands of `uwaga` in this process: what they say."""
+"""Commands of `uwaga` in this process: what they say; and models whose tokens are bytes."""
 
+from pathlib import Path
 from typing import Any
 
+from tiny_tokenizer import read_as_it_is
 from typer.testing import CliRunner
 
 from uwaga.cli import app
@@ -20,3 +22,23 @@ def refusal(verb: str, *arguments: object, **given: Any) -> str:
     assert result.exit_code == 1, result.output
     assert result.stdout == ""
     return result.stderr.partition(f"uwaga {verb}: ")[2].removesuffix("\n")
+
+
+def byte_tokenizer(*special: str) -> Any:
+    """Each byte is a token, and so are these texts."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.add_special_tokens(list(special))
+    return made
+
+
+def save_byte_model(model: Any, folder: Path, *special: str) -> Path:
+    from uwaga.models import save
+
+    save(model, folder)
+    byte_tokenizer(*special).save(str(folder / "tokenizer.json"))
+    read_as_it_is(folder)
+    return folder

@@ -130,17 +130,13 @@ def test_late_chunking_has_a_row_for_each_span(model: Path, tmp_path: Path) -> N
     assert np.array_equal(np.array([row["vector"] for row in table], np.float32), expected.values.numpy())
 
 
-@pytest.mark.parametrize("kind", ["txt.gz", "jsonl", "csv", "parquet"])
-def test_documents_come_from_every_kind_of_file(kind: str, model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["txt.gz", "parquet"])
+def test_documents_come_from_files_with_and_without_columns(kind: str, model: Path, tmp_path: Path) -> None:
     corpus = tmp_path / f"docs.{kind}"
     if kind == "parquet":
         parquet.write_table(pa.table({"body": TEXTS, "n": range(len(TEXTS)), "other": [None] * len(TEXTS)}), corpus)
     else:
-        lines = [text if "txt" in kind else json.dumps({"n": n, "body": text}) for n, text in enumerate(TEXTS)]
-        if kind == "csv":
-            lines = ["n,body", *(f'{n},"{text}"' for n, text in enumerate(TEXTS))]
-        written = ("\ufeff" + "\r\n".join(lines)).encode()
-        corpus.write_bytes(gzip.compress(written) if kind.endswith("gz") else written)
+        corpus.write_bytes(gzip.compress(("\ufeff" + "\r\n".join(TEXTS)).encode()))
     run(corpus, tmp_path / "out.parquet", model, *(() if "txt" in kind else ("--text", "body", "--id", "n")))
     table = parquet.read_table(tmp_path / "out.parquet")
     assert table["characters"].to_pylist() == [len(text) for text in TEXTS]
@@ -365,12 +361,6 @@ def test_blank_lines_of_a_text_are_no_documents(model: Path, tmp_path: Path) -> 
     assert "skipped: 3" in run(lines, tmp_path / "listed.parquet", model, "--skip-invalid")
 
 
-def test_without_a_model_minilm_encodes(corpus: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["encode", str(corpus), "-o", str(tmp_path / "out.parquet")])
-    assert result.exit_code == 0, result.output
-    assert parquet.read_schema(tmp_path / "out.parquet").field("vector").type == pa.list_(pa.float32(), 384)
-
-
 def test_after_a_kill_the_numbers_of_documents_are_still_right(begun: Path, corpus: Path, model: Path) -> None:
     write(corpus, [*TEXTS, ""])
     assert refusal(corpus, begun, model) == f"{corpus}:10: is empty\n{SKIP}"
@@ -464,14 +454,6 @@ def test_what_was_left_out_is_tried_again(model: Path, tmp_path: Path, read: lis
     assert output.read_bytes() == again.read_bytes()
 
 
-def test_a_damaged_shard(begun: Path, corpus: Path, model: Path) -> None:
-    shard = begun.with_name("out.parquet.parts") / f"{digest_of(1)}.arrow"
-    shard.write_bytes(shard.read_bytes()[:100])
-    assert refusal(corpus, begun, model).startswith(f"{shard} is damaged: ")
-    shard.unlink()
-    run(corpus, begun, model)
-
-
 def _flip(path: Path) -> None:
     """One bit of the vectors, which no format checks."""
     content = bytearray(path.read_bytes())
@@ -539,7 +521,7 @@ def test_a_file_of_somebody_else_is_left_alone(corpus: Path, model: Path, tmp_pa
         assert f"{output} exists already and was not made by uwaga encode" in refusal(corpus, output, model)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "lock", "settings.json", "00000000.arrow"])
+@pytest.mark.parametrize("name", ["notes.txt", "settings.json"])
 def test_a_folder_of_somebody_else_is_left_alone(corpus: Path, model: Path, tmp_path: Path, name: str) -> None:
     """Whether the documents can be encoded or not."""
     parts = tmp_path / "out.parquet.parts"
@@ -709,19 +691,14 @@ def watch_bar(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int, int, fl
     return seen
 
 
-@pytest.mark.parametrize("limit", [None, 1000])
 def test_the_bar_shows_what_is_finished_and_not_what_is_read_ahead(
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    shard_size: Callable[[int, int], None],
-    limit: int | None,
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard_size: Callable[[int, int], None]
 ) -> None:
     shard_size(SHARD_DOCUMENTS, SHARD_CHARACTERS)  # the package's own
     texts = (TEXTS * 250)[:2000]
     corpus, seen = write(tmp_path / "docs.jsonl", texts), watch_bar(monkeypatch)
-    run(corpus, tmp_path / "out.parquet", model, *(() if limit is None else ("--limit", str(limit))))
-    count, tokens = limit or 2000, seen[-1][2]
+    run(corpus, tmp_path / "out.parquet", model, "--limit", "1000")
+    count, tokens = 1000, seen[-1][2]
     assert len(seen) > 1
     assert seen[-1][:2] == (1.0, count)
     for done, documents, read, earlier in seen:

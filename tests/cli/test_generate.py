@@ -6,10 +6,9 @@ from pathlib import Path
 import commands
 import pytest
 import torch
-from tiny_tokenizer import read_as_it_is
 from tiny_transformer import tiny
 
-from uwaga.models import Transformer, generate, load, save
+from uwaga.models import Transformer, generate, load
 
 # Letters of one, two, three and four bytes, each byte a token of its own.
 STORY = " there was a snowman: ☃. Żółw 🐢 saw it"
@@ -17,21 +16,11 @@ END = "<|end|>"
 
 
 def tokenizer():
-    """Each byte is a token, and there is one more that ends a text."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    made.add_special_tokens([END])
-    return made
+    return commands.byte_tokenizer(END)
 
 
 def write(folder: Path, model: torch.nn.Module) -> Path:
-    save(model, folder)
-    tokenizer().save(str(folder / "tokenizer.json"))
-    read_as_it_is(folder)
-    return folder
+    return commands.save_byte_model(model, folder, END)
 
 
 @pytest.fixture

