@@ -71,4 +71,5 @@ def _next_commands(config: "Config") -> str:
 
 
 def _is_first() -> bool:
+    """Return whether this process prints: alone, or the first that torchrun started."""
     return os.environ.get("RANK", "0") == "0"
