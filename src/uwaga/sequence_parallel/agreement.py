@@ -6,7 +6,6 @@ Letters as in sequence.py.
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -41,8 +40,8 @@ _SUBJECTS = (
 _AT = "uwaga.sequence_parallel:"
 _KINDS = ("attention", "attend", "attention_map")
 SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype", "kind of operands")
-# Bytes of a tensor that are read at once where it is not contiguous.
-_BLOCK = 1 << 20
+_BLOCK = 1 << 20  # bytes of a tensor that are copied at a time if it is not contiguous
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 _NAMES = {"dtype": list(map(str, DTYPES)), "kind of operands": ["tensors", "Ragged"]}
 
 
@@ -228,55 +227,27 @@ def checksum_of_argument(x: object, checksum: int) -> int:
 
 
 def checksum_of(tensor: Tensor, checksum: int) -> int:
-    """`checksum` continued by the shape, the dtype and the values of a tensor, whatever its strides. What is repeated by a stride of 0 is read
-    once, and no more than a block is copied."""
-    tensor = tensor.detach()
-    described = zlib.crc32(repr((tuple(tensor.shape), tensor.dtype)).encode(), checksum)
-    return zlib.crc32(_crc_of(tensor).to_bytes(4, "little"), described)
+    """`checksum` continued by the shape, the dtype and the values of a tensor, whatever its strides."""
+    bits = _without_repeats(tensor.detach())
+    described = zlib.crc32(repr((tuple(tensor.shape), tuple(bits.shape), tensor.dtype)).encode(), checksum)
+    return _checksum_of_values(bits, described)
 
 
-def _crc_of(tensor: Tensor) -> int:
-    """The CRC-32 of the values, row by row."""
-    if tensor.nbytes <= _BLOCK or tensor.is_contiguous():
-        flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))  # a single number may have any strides
-        return zlib.crc32(flat.view(torch.uint8).numpy().data)
-    if tensor.stride(0) == 0 or len(tensor) == 1:
-        return _crc_of_copies(_crc_of(tensor[0]), tensor[0].nbytes, len(tensor))
-    result, rows = 0, max(_BLOCK // tensor[0].nbytes, 1)
-    for part in tensor.split(rows) if rows > 1 else tensor:
-        result = _product(result, _shift(part.nbytes)) ^ _crc_of(part)
-    return result
+def _without_repeats(tensor: Tensor) -> Tensor:
+    """The tensor with one entry in each dimension whose entries are all equal: a mask of padded keys may be one row, or a row that is repeated
+    for every query, by a stride of 0 or in memory."""
+    bits = tensor.view(_INTEGERS[tensor.itemsize])  # NaN does not equal itself
+    for dimension, stride in enumerate(bits.stride()):
+        first = bits.narrow(dimension, 0, min(1, bits.shape[dimension]))
+        if stride == 0 or torch.equal(bits, first.expand_as(bits)):  # which ends at the first difference
+            bits = first
+    return bits
 
 
-# A CRC is the remainder of a polynomial of bits, here with x^0 as the highest one: bits that follow multiply it by a power of x (zlib's
-# crc32_combine).
-
-
-def _crc_of_copies(crc: int, length: int, count: int) -> int:
-    """The CRC-32 of `count` copies of bytes, each of this length and with this CRC-32."""
-    result, shift = 0, _shift(length)
-    while count:
-        if count & 1:
-            result = _product(result, shift) ^ crc
-        crc, shift, count = _product(crc, shift) ^ crc, _product(shift, shift), count >> 1
-    return result
-
-
-def _product(a: int, b: int) -> int:
-    result = 0
-    while a:
-        if a & 1 << 31:
-            result ^= b
-        a, b = a << 1 & 0xFFFFFFFF, b >> 1 ^ (0xEDB88320 if b & 1 else 0)
-    return result
-
-
-@lru_cache(maxsize=256)
-def _shift(length: int) -> int:
-    """x to the power of the number of bits of `length` bytes."""
-    result, power = 1 << 31, 1 << 23  # 1 and x^8
-    while length:
-        if length & 1:
-            result = _product(result, power)
-        power, length = _product(power, power), length >> 1
-    return result
+def _checksum_of_values(bits: Tensor, checksum: int) -> int:
+    """`checksum` continued row by row; no more than a block is copied."""
+    if bits.nbytes <= _BLOCK or bits.is_contiguous():
+        return zlib.crc32(bits.contiguous().numpy().data, checksum)
+    for part in bits.split(max(_BLOCK // bits[0].nbytes, 1)) if len(bits) > 1 else bits:
+        checksum = _checksum_of_values(part, checksum)
+    return checksum
