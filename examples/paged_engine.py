@@ -222,7 +222,7 @@ class Engine:
         ids = Ragged.from_list(chunks)
         with hooked(dict.fromkeys(caches, looking(look)), only_look=True):
             hidden_NM = self._states(ids)
-        logits_RV = self._model.logits(hidden_NM[ids.offsets[1:] - 1], batch_invariant=False)
+        logits_RV = self._model.logits(hidden_NM[ids.offsets[1:] - 1])
         by_request = zip(*(found[layer] for layer in self._attentions), strict=True)
         steps = [
             Step(request, len(chunk), list(signals))

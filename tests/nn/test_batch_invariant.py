@@ -10,27 +10,17 @@ from uwaga.nn.plain_modules import apply_linear
 
 
 @pytest.mark.parametrize("shape", [(6,), (0, 6), (1, 6), (3, 6), (2, 0, 6), (5, 1, 6)])
-@pytest.mark.parametrize("wanted", [True, False])
-def test_shape_and_values_are_those_of_the_map(shape: tuple[int, ...], wanted: bool) -> None:
+def test_shape_and_values_are_those_of_the_map(shape: tuple[int, ...]) -> None:
     linear, x = nn.Linear(6, 5), torch.randn(shape)
-    result = apply_linear(linear, x, batch_invariant=wanted)
+    result = apply_linear(linear, x)
     assert result.shape == (*shape[:-1], 5)
     torch.testing.assert_close(result, linear(x))
 
 
-def _padding_of_a_replaced_module(wanted: bool) -> int:
+def test_rows_of_a_replaced_module_are_padded() -> None:
     seen = []
-
-    def replaced(x: torch.Tensor) -> torch.Tensor:
-        seen.append(len(x))
-        return x
-
-    apply_linear(replaced, torch.ones(3, 6), batch_invariant=wanted)
-    return seen[0]
-
-
-def test_rows_of_a_replaced_module_are_padded_where_that_is_wanted() -> None:
-    assert [_padding_of_a_replaced_module(wanted) for wanted in (True, False)] == [4, 3]
+    apply_linear(lambda x: seen.append(len(x)) or x, torch.ones(3, 6))
+    assert seen == [4]
 
 
 def test_an_observed_map_has_the_bits_of_a_plain_one_and_hooks_see_its_rows_alone() -> None:

@@ -192,7 +192,7 @@ class Transformer(Model):
             result = result._replace(last_hidden_state=states, hidden_states=every)
         if not requested:
             return result
-        return result._replace(**self._heads(states, requested, attention_mask, batch_invariant=cache is None))
+        return result._replace(**self._heads(states, requested, attention_mask))
 
     def decode(
         self, decoder_ids: Operand, memory: Operand | None = None, *, cache: KeyValueCache | None = None
@@ -207,15 +207,11 @@ class Transformer(Model):
         """
         return self._decode(decoder_ids, memory, None, cache, states=False)[0]
 
-    def logits(self, hidden: Tensor, *, batch_invariant: bool = True) -> Tensor:
-        """Compute logits (..., V) from hidden states (..., M); batch_invariant as in `uwaga.nn.FeedForward`.
-
-        Raises ValueError if the model has no head for logits.
-        """
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return logits (..., V) of hidden states (..., M). Raises ValueError if the model has no head."""
         if self.lm_head is None:
             raise ValueError(f"{_NAME}: this model has no head for logits")
-        words_VM = self.output_embeddings.token_embedding.weight
-        result: Tensor = self.lm_head(hidden, words_VM, batch_invariant=batch_invariant)
+        result: Tensor = self.lm_head(hidden, self.output_embeddings.token_embedding.weight)
         return result
 
     @property
@@ -259,7 +255,7 @@ class Transformer(Model):
             hidden = self.decode(ids, None if len(cache.lengths) else memory, cache=cache)
             assert isinstance(hidden, Ragged)
             # Logits of the last token of each row alone: the output layer is the largest of a model.
-            logits_RV = self.logits(hidden.values[hidden.offsets[1:] - 1], batch_invariant=False)
+            logits_RV = self.logits(hidden.values[hidden.offsets[1:] - 1])
             for number in self.config.never_generated:  # Marian uses the padding token as the decoder's start token
                 logits_RV[..., number] = -torch.inf
             if bool(logits_RV.isnan().any()):
@@ -291,9 +287,7 @@ class Transformer(Model):
         x = self.output_embeddings(ids, None, start)
         return decoder(x, padding, memory=memory, cache=cache, states=states, start=start)
 
-    def _heads(
-        self, hidden: Operand, requested: Collection[str], attention_mask: Tensor | None, *, batch_invariant: bool
-    ) -> dict[str, Any]:
+    def _heads(self, hidden: Operand, requested: Collection[str], attention_mask: Tensor | None) -> dict[str, Any]:
         results: dict[str, Any] = {}
         if _OF_FIRST_TOKEN & set(requested):
             first_BM = _first_tokens(hidden, attention_mask)
@@ -303,7 +297,7 @@ class Transformer(Model):
             if "sequence" in requested and self.sequence is not None:
                 results["sequence"] = self.sequence(pooled_BM if self.config.classifier == "pooled" else first_BM)
         if "logits" in requested:
-            results["logits"] = map_values(partial(self.logits, batch_invariant=batch_invariant), hidden)
+            results["logits"] = map_values(self.logits, hidden)
         if "tokens" in requested and self.tokens is not None:
             results["tokens"] = map_values(self.tokens, hidden)
         return results
@@ -657,13 +651,13 @@ class LanguageModelHead(nn.Module):
         self.factor = config.d_model**-0.5 if config.scale_decoder_outputs else 1.0
         self.softcap = config.logit_softcap
 
-    def forward(self, x: Tensor, words_VM: Tensor, *, batch_invariant: bool = True) -> Tensor:
+    def forward(self, x: Tensor, words_VM: Tensor) -> Tensor:
         """Compute logits; words_VM: the token embedding."""
         if self.dense is not None and self.norm is not None:
             x = self.norm(apply_linear(self.dense, x, activation=self.activation))
         x = x if self.factor == 1.0 else x * self.factor
         weight_VM = words_VM if self.decoder is None else self.decoder.weight
-        return self.cap(linear_map(x, weight_VM, self.bias, batch_invariant=batch_invariant))
+        return self.cap(linear_map(x, weight_VM, self.bias))
 
     def cap(self, logits: Tensor) -> Tensor:
         """Return c * tanh(logits / c) if the model has a softcap c, else the logits."""

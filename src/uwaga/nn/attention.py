@@ -152,8 +152,7 @@ class MultiHeadAttention(nn.Module):
             rotary: rotates query and key by their positions; both must be of the same tokens.
             cache: one of a layer of a KeyValueCache, for rows of shape (B, Q, ...) or Ragged. A SelfAttentionCache appends the
                 new keys and values, and attention reads all of them. A CrossAttentionCache is filled if it is empty; else
-                key and value are read from it, and the arguments are ignored. Without a cache a token gives the same bits
-                in any batch (`uwaga.nn.plain_modules`); with one, the last bits may depend on the number of tokens.
+                key and value are read from it, and the arguments are ignored.
             queries: (R,) indices into the N tokens of a Ragged query, one for each row. Only these tokens are queries, and all tokens
                 are keys. mask and bias refer to these queries; the output is Ragged with values (R, output_dim).
 
@@ -187,17 +186,9 @@ class MultiHeadAttention(nn.Module):
             heads = hooks.around(of_layer, asked, self, _compute)
         else:
             heads = attention(query_heads, kv.key, kv.value, **options)
-        return _merge_heads(self.output, heads, query, batch_invariant=cache is None)
+        return _merge_heads(self.output, heads, query)
 
-    def project(
-        self,
-        query: Operand,
-        key: Operand,
-        value: Operand,
-        rotary: Rotation | None = None,
-        *,
-        batch_invariant: bool = True,
-    ) -> QKV:
+    def project(self, query: Operand, key: Operand, value: Operand, rotary: Rotation | None = None) -> QKV:
         """Project the three inputs and split them into heads, as views that `uwaga.attention` reads without a copy."""
         if key is query and value is query:
             linears = self.query, self.key, self.value
@@ -209,18 +200,16 @@ class MultiHeadAttention(nn.Module):
                     _split_heads(v, query, self.num_kv_heads, None),
                 )
         return QKV(
-            self._project("query", query, rotary, batch_invariant=batch_invariant),
-            self._project("key", key, rotary, batch_invariant=batch_invariant),
-            self._project("value", value, batch_invariant=batch_invariant),
+            self._project("query", query, rotary),
+            self._project("key", key, rotary),
+            self._project("value", value),
         )
 
-    def _project(
-        self, name: str, x: Operand, rotary: Rotation | None = None, *, batch_invariant: bool = True
-    ) -> Operand:
+    def _project(self, name: str, x: Operand, rotary: Rotation | None = None) -> Operand:
         """(..., heads, Q, D), a view of (..., Q, heads * D) unless normed or rotated; or Ragged (N, heads, D). name: of the map."""
         linear: nn.Linear = getattr(self, name)
         check_width("MultiHeadAttention", name, x, linear.in_features)
-        projected = apply_linear(linear, values_of(x), batch_invariant=batch_invariant)
+        projected = apply_linear(linear, values_of(x))
         heads = self.num_heads if name == "query" else self.num_kv_heads
         norm = None if name == "value" else getattr(self, f"{name}_norm")
         return _split_heads(projected, x, heads, rotary, norm)
@@ -238,7 +227,7 @@ class MultiHeadAttention(nn.Module):
         if rotary is not None and (is_cross or not (key is None or key is query)):
             wrong = "rotary needs a query and a key of the same tokens, and key is another input"
         elif isinstance(cache, CrossAttentionCache) and cache.view is not None:
-            return self._project("query", query, batch_invariant=False), cache.view
+            return self._project("query", query), cache.view
         elif key is None and is_cross:
             wrong = "an empty CrossAttentionCache needs a key"
         elif key is None and value is not None:
@@ -246,7 +235,7 @@ class MultiHeadAttention(nn.Module):
         if wrong:
             raise ValueError(f"MultiHeadAttention: {wrong}")
         key = query if key is None else key
-        qkv = self.project(query, key, key if value is None else value, rotary, batch_invariant=cache is None)
+        qkv = self.project(query, key, key if value is None else value, rotary)
         if isinstance(cache, SelfAttentionCache):
             # Packed rows of one length, as in generation, are padded ones too: then keys are read from the buffer directly.
             if not cache.is_empty and _have_one_length(qkv.query):
@@ -352,15 +341,15 @@ def _split_heads(
     return x.with_values(rotated) if isinstance(x, Ragged) else rotated.transpose(-3, -2)
 
 
-def _merge_heads(linear: nn.Linear, heads: Operand, query: Operand, *, batch_invariant: bool) -> Operand:
+def _merge_heads(linear: nn.Linear, heads: Operand, query: Operand) -> Operand:
     """The outputs of all heads (..., H, Q, E) or (N, H, E), concatenated and projected; of the kind of the query.
 
     Heads come after tokens in memory already, so that concatenating them is a view.
     """
     if isinstance(heads, Ragged) and isinstance(query, Ragged):
-        return query.with_values(apply_linear(linear, heads.values.flatten(1), batch_invariant=batch_invariant))
+        return query.with_values(apply_linear(linear, heads.values.flatten(1)))
     assert isinstance(heads, Tensor)
-    output = apply_linear(linear, heads.transpose(-3, -2).flatten(-2), batch_invariant=batch_invariant)
+    output = apply_linear(linear, heads.transpose(-3, -2).flatten(-2))
     return query.with_values(output.flatten(0, 1)) if isinstance(query, Ragged) else output
 
 

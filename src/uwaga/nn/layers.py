@@ -72,27 +72,24 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(d_ff, d_model, bias if down_bias is None else down_bias, **factory)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Operand, *, batch_invariant: bool = True) -> Operand:
-        """Map each token: (..., Q, M), or Ragged with values (N, M), as x is.
+    def forward(self, x: Operand) -> Operand:
+        """Map each token: (..., Q, M), or Ragged with values (N, M), as x is. A token gives the same bits in any batch.
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M).
-            batch_invariant: a token gives the same bits in any batch, see `uwaga.nn.plain_modules`.
 
         Raises:
             ShapeError: x has another width.
         """
         check_width("FeedForward", "x", x, self.up.in_features)
-        mapped = self._map(batch_invariant, values_of(x))
-        return x.with_values(mapped) if isinstance(x, Ragged) else mapped
+        return map_values(self._map, x)
 
-    def _map(self, batch_invariant: bool, x: Tensor) -> Tensor:
+    def _map(self, x: Tensor) -> Tensor:
         if self.gate is None:
-            hidden = apply_linear(self.up, x, activation=self.activation, batch_invariant=batch_invariant)
+            hidden = apply_linear(self.up, x, activation=self.activation)
         else:
-            gate = apply_linear(self.gate, x, activation=self.activation, batch_invariant=batch_invariant)
-            hidden = gate * apply_linear(self.up, x, batch_invariant=batch_invariant)
-        return apply_linear(self.down, apply_dropout(self.dropout, hidden), batch_invariant=batch_invariant)
+            hidden = apply_linear(self.gate, x, activation=self.activation) * apply_linear(self.up, x)
+        return apply_linear(self.down, apply_dropout(self.dropout, hidden))
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}"
@@ -240,10 +237,9 @@ class EncoderLayer(nn.Module):
         if only == "first":
             mask, bias = _with_start(mask), _with_start(bias)
         attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=self_cache, queries=tokens_R)
-        feed_forward = partial(self.feed_forward, batch_invariant=cache is None)
         sublayers = [
             (_with_output_norm(attend, self.attention_output_norm), self.attention_norm),
-            (_with_output_norm(feed_forward, self.feed_forward_output_norm), self.feed_forward_norm),
+            (_with_output_norm(self.feed_forward, self.feed_forward_output_norm), self.feed_forward_norm),
         ]
         return _run_sublayers(x, sublayers, self.dropout, self.is_pre, tokens_R)
 
@@ -330,11 +326,10 @@ class DecoderLayer(nn.Module):
             raise ValueError("DecoderLayer: memory is None, and no cache holds its keys and values")
         attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=self_cache)
         cross_attend = partial(self.cross_attention, key=memory, mask=memory_mask, bias=memory_bias, cache=cross_cache)
-        feed_forward = partial(self.feed_forward, batch_invariant=cache is None)
         sublayers = [
             (attend, self.attention_norm),
             (cross_attend, self.cross_attention_norm),
-            (feed_forward, self.feed_forward_norm),
+            (self.feed_forward, self.feed_forward_norm),
         ]
         return _run_sublayers(x, sublayers, self.dropout, self.is_pre)
 

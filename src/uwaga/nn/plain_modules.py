@@ -56,28 +56,20 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     )
 
 
-def apply_linear(
-    linear: Callable[[Tensor], Tensor],
-    x: Tensor,
-    *,
-    activation: str | None = None,
-    batch_invariant: bool = True,
-) -> Tensor:
+def apply_linear(linear: Callable[[Tensor], Tensor], x: Tensor, *, activation: str | None = None) -> Tensor:
     """f(linear(x)), (..., W), of rows (..., M), with an activation f as in `uwaga.linear`.
-
-    batch_invariant=False permits other last bits for other numbers of rows, where that is faster.
 
     >>> import torch
     >>> apply_linear(torch.nn.Linear(3, 5), torch.ones(2, 3, 3)).shape
     torch.Size([2, 3, 5])
     """
     if is_plain_linear(linear):
-        return linear_map(x, linear.weight, linear.bias, activation, batch_invariant=batch_invariant)
+        return linear_map(x, linear.weight, linear.bias, activation)
     if _is_observed_linear(linear):
-        with _ProductOf(linear, batch_invariant=batch_invariant):
+        with _ProductOf(linear):
             mapped = linear(x)
     else:
-        mapped = with_padding(linear, x) if batch_invariant and needs_padding(x) else linear(x)
+        mapped = with_padding(linear, x) if needs_padding(x) else linear(x)
     return mapped if activation is None else ACTIVATIONS[activation](mapped)
 
 
@@ -105,15 +97,15 @@ def _is_observed_linear(linear: Callable[[Tensor], Tensor]) -> TypeGuard[nn.Line
 class _ProductOf(TorchFunctionMode):
     """A context in which F.linear with the weight of one module is computed by `uwaga.linear`; what hooks call besides stays as it is."""
 
-    def __init__(self, linear: nn.Linear, *, batch_invariant: bool) -> None:
+    def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self.weight, self.batch_invariant = linear.weight, batch_invariant
+        self.weight = linear.weight
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is functional.linear and len(args) == 3 and args[1] is self.weight:  # as nn.Linear.forward calls it
-            return linear_map(*args, batch_invariant=self.batch_invariant)
+            return linear_map(*args)
         return func(*args, **(kwargs or {}))
 
 

@@ -169,11 +169,11 @@ def plain(x: Tensor) -> Tensor:
 def linear_of_tokens(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Compute x W^T + b by uwaga.linear, for x (..., K) and weight (N, K); packed states stay packed."""
     if type(x) is PackedStates:
-        mapped = _linear(linear_map, (x, weight, bias), {"batch_invariant": False})
+        mapped = _linear(linear_map, (x, weight, bias), {})
         if mapped is not None:
             return mapped
         x = x.plain()
-    return linear_map(x, weight, bias, batch_invariant=False)
+    return linear_map(x, weight, bias)
 
 
 def _plainly(function: Callable, args: Sequence, kwargs: Mapping | None) -> object:

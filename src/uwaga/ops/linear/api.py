@@ -96,17 +96,15 @@ def linear_map(
     activation: str | None = None,
     residual: Tensor | None = None,
     impl: str | None = None,
-    *,
-    batch_invariant: bool = True,
 ) -> Tensor:
-    """`linear` of tensors. batch_invariant=False permits other last bits for other numbers of rows, where that is faster."""
+    """`linear` of tensors."""
     engine = _plain_engine(x, weight, bias, activation, residual, impl)
     if engine == "torch":
-        return torch_linear.linear(x, weight, bias, activation, residual, batch_invariant=batch_invariant)
+        return torch_linear.linear(x, weight, bias, activation, residual)
     if engine is not None:
         return run_eagerly(engine, x, weight, bias, activation, residual)
     _check(x, weight, bias, activation, residual)
-    return run(x, weight, bias, activation, residual, impl, batch_invariant=batch_invariant)
+    return run(x, weight, bias, activation, residual, impl)
 
 
 def _plain_engine(

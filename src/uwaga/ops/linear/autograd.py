@@ -44,29 +44,24 @@ def run(
     activation: str | None,
     residual: Tensor | None,
     impl: str | None,
-    *,
-    batch_invariant: bool,
 ) -> Tensor:
     """residual + f(x W^T + b), (..., W), of operands that fit together."""
     if is_autocast(x.device.type):
-        operands = Operands(x, weight, bias, None)
-        return _under_autocast(operands, activation, residual, impl, batch_invariant=batch_invariant)
+        return _under_autocast(Operands(x, weight, bias, None), activation, residual, impl)
     engine = choose.engine_name(Operands(x, weight, bias, residual), impl)
     if engine == "torch":
-        return torch_linear.linear(x, weight, bias, activation, residual, batch_invariant=batch_invariant)
+        return torch_linear.linear(x, weight, bias, activation, residual)
     if choose.is_compiled():
         return run_operator(engine, x, weight, bias, activation, residual)
     return run_eagerly(engine, x, weight, bias, activation, residual)
 
 
-def _under_autocast(
-    operands: Operands, activation: str | None, residual: Tensor | None, impl: str | None, *, batch_invariant: bool
-) -> Tensor:
+def _under_autocast(operands: Operands, activation: str | None, residual: Tensor | None, impl: str | None) -> Tensor:
     low = lowered(operands)
     if choose.engine_name(low, impl) == "torch":
-        return torch_linear.linear(*operands[:3], activation, residual, batch_invariant=batch_invariant)
+        return torch_linear.linear(*operands[:3], activation, residual)
     with torch.autocast(operands.x.device.type, enabled=False):
-        mapped = run(*low[:3], activation, None, impl, batch_invariant=batch_invariant)
+        mapped = run(*low[:3], activation, None, impl)
     return mapped if residual is None else residual + mapped
 
 
@@ -238,7 +233,7 @@ def _kernel(
     x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, activation: str, engine: str
 ) -> Tensor:
     if x.numel() == 0 or weight.numel() == 0:  # a compiled graph may meet an empty batch
-        return torch_linear.linear(x, weight, bias, activation or None, residual, batch_invariant=False)
+        return torch_linear.linear(x, weight, bias, activation or None, residual)
     return NATIVE[engine].product(x, weight, bias=bias, activation=activation or None, residual=residual)
 
 

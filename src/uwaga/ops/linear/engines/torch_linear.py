@@ -30,11 +30,9 @@ def linear(
     bias: Tensor | None,
     activation: str | None,
     residual: Tensor | None,
-    *,
-    batch_invariant: bool,
 ) -> Tensor:
     """residual + f(x W^T + b), (..., W)."""
-    if batch_invariant and needs_padding(x):
+    if needs_padding(x):
         mapped = with_padding(lambda rows: functional.linear(rows, weight, bias), x)
     else:
         mapped = functional.linear(x, weight, bias)
