@@ -9,7 +9,6 @@ from torch import Tensor
 from uwaga._base import native
 from uwaga._base.native_layout import struct_of
 from uwaga.ops import rows
-from uwaga.ops.attention.native_structs import DTYPES
 
 _ARGUMENTS = struct_of("uwaga_rotate_args")
 
@@ -38,8 +37,8 @@ def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
         width,
         pairs,
         shared.numel(),
-        *_of_tokens(x),
-        *_of_tokens(out),
+        *rows.strided(x, heads * width),
+        *rows.strided(out, heads * width),
         *_table(cos),
         *_table(sin),
         native.threads(),
@@ -49,15 +48,8 @@ def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
     return out
 
 
-def _of_tokens(x: Tensor) -> tuple[int, ...]:
-    """A uwaga_tensor (N, H * D) of a contiguous tensor (..., H, D)."""
-    address, size, *_ = rows.fields(x)
-    return address, size, 0, 0, x.shape[-2] * x.shape[-1], 1, DTYPES[x.dtype], 0
-
-
 def _table(x: Tensor) -> tuple[int, ...]:
     """A uwaga_tensor of rows (..., I), which may be parts of longer ones."""
     flat = x.flatten(0, -2)
     flat = flat if flat.stride(1) == 1 else flat.contiguous()
-    address, size, *_ = rows.fields(flat)
-    return address, size, 0, 0, flat.stride(0), 1, DTYPES[x.dtype], 0
+    return rows.strided(flat, flat.stride(0))

@@ -45,10 +45,13 @@ def sizes(x: Tensor) -> tuple[int, int]:
 
 def fields(x: Tensor | None) -> tuple[int, ...]:
     """A uwaga_tensor of rows (N, M) from a contiguous tensor (..., M)."""
-    if x is None:
-        return NO_TENSOR
-    size = int(x.untyped_storage().nbytes()) - int(x.storage_offset()) * x.element_size()
-    return x.data_ptr(), size, 0, 0, x.shape[-1] if x.dim() else 1, 1, DTYPES[x.dtype], 0
+    return NO_TENSOR if x is None else strided(x, x.shape[-1] if x.dim() else 1)
+
+
+def strided(x: Tensor, row: int, column: int = 1) -> tuple[int, ...]:
+    """A uwaga_tensor of two dimensions from the first number of x on, with these strides; batch and head are not read."""
+    size = x.untyped_storage().nbytes() - int(x.storage_offset()) * x.itemsize
+    return x.data_ptr(), size, 0, 0, row, column, DTYPES[x.dtype], 0
 
 
 def dense(x: Tensor) -> Tensor:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from uwaga._base import native
 from uwaga._base.native_layout import struct_of
+from uwaga.ops import rows
 from uwaga.ops.attention.native_structs import DTYPES
 
 _ACTIVATIONS = {None: 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4}  # UWAGA_IDENTITY, ...
 _ARGUMENTS = struct_of("uwaga_matmul_args")
-_NO_MATRIX = (0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def refusal(*tensors: Tensor | None) -> str | None:
@@ -90,9 +90,7 @@ def product_and_preactivation(
 
 
 def _matrix(x: Tensor | None) -> tuple[int, ...]:
-    """A uwaga_tensor of two dimensions, or of one row; batch and head are not read."""
+    """A uwaga_tensor of two dimensions, or of one row."""
     if x is None:
-        return _NO_MATRIX
-    size = x.untyped_storage().nbytes() - int(x.storage_offset()) * x.itemsize
-    strides = x.stride() if x.dim() == 2 else (0, x.stride(0))
-    return x.data_ptr(), size, 0, 0, *strides, DTYPES[x.dtype], 0
+        return rows.NO_TENSOR
+    return rows.strided(x, *x.stride()) if x.dim() == 2 else rows.strided(x, 0, x.stride(0))
