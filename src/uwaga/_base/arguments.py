@@ -25,7 +25,7 @@ def check_iterable(value: object, name: str, of: str) -> None:
 
 
 def is_int(value: object) -> TypeGuard[SupportsIndex]:
-    """Whether a value is an integer of Python, NumPy or PyTorch, and not a bool."""
+    """Return whether a value is an integer of Python, NumPy or PyTorch, and not a bool."""
     if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
         return False
     return hasattr(value, "__index__") and getattr(value, "ndim", None) in (None, 0)

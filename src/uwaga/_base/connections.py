@@ -125,11 +125,12 @@ class IdleConnectionReaper:
 
 
 def uvicorn_server(application: Any, reaper: IdleConnectionReaper, **options: Any) -> uvicorn.Server:
-    """A server of an ASGI application, whose connections the reaper limits as long as its `reap` is called with them. It logs errors of its
-    own alone, and leaves the program's logging configuration as it is. options: of uvicorn.Config."""
+    """Return a server of an ASGI application, whose connections the reaper limits while its `reap` is called with them.
+
+    The server logs its own errors only, and leaves the program's logging configuration as it is. options: of uvicorn.Config."""
 
     def accept(**options: Any) -> H11Protocol:
-        """The protocol of a new connection."""
+        """Return the protocol of a new connection."""
         reaper.make_room(server.server_state.connections)
         connection = H11Protocol(**options)
         reaper.record_accepted(connection)
@@ -154,7 +155,7 @@ def uvicorn_server(application: Any, reaper: IdleConnectionReaper, **options: An
 
 
 def max_connections() -> int:
-    """How many connections a server of this process may hold."""
+    """Return how many connections a server of this process may hold."""
     try:
         import resource
     except ImportError:  # Windows, where sockets are not counted among files
@@ -164,13 +165,13 @@ def max_connections() -> int:
 
 
 def _unsent_bytes(connection: Any) -> int:
-    """Bytes in the transport's write buffer."""
+    """Return the bytes in the transport's write buffer."""
     count: int = connection.transport.get_write_buffer_size()
     return count
 
 
 def _is_waiting(connection: Any) -> bool:
-    """Whether a connection waits for its peer. uvicorn's `cycle` is a request and its response, None before the first one."""
+    """Return whether a connection waits for its peer. uvicorn's `cycle` is a request and its response, None before the first one."""
     if connection.transport is None:
         return False
     is_idle = connection.cycle is None or connection.cycle.response_complete

@@ -3,11 +3,11 @@
 Everything that uwaga writes or removes goes through here; nothing else in the package writes or removes files (a test checks
 it). Files are created under new names, so that no link is followed and no file of another program is truncated. Only folders
 with a mark file and files with a temporary name are removed. Only regular files and links to them are replaced: a character device
-or a pipe that a user names, such as /dev/null, is written into, and a socket or a block device refused.
+or a pipe that a user names, such as /dev/null, is written into, and a socket or a block device is rejected.
 
 What differs by system. macOS: the disk is told to empty its own cache too (F_FULLFSYNC). Windows: the entries of a folder cannot be
 flushed, so that a crash of the machine may undo a renaming, never half of it; a file that a program has open or mapped is neither replaced
-(PermissionError, after some attempts) nor removed; locks are of msvcrt.
+(PermissionError, after some attempts) nor removed; locks are those of msvcrt.
 """
 
 import errno
@@ -46,7 +46,7 @@ class PathConflictError(FileExistsError):
 
 @contextmanager
 def atomic_replace(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a temporary file to write, and renames it to `path` when it is complete and on the disk; a file or link of that name
+    """Open a temporary file to write, and rename it to `path` when it is complete and on the disk; a file or link of that name
     is replaced. The temporary file, whose path is the `name` of what is yielded, is removed where an exception is raised. Who has a
     library write to that path closes the file before: on Windows a library may not replace a file that is open.
 
@@ -71,7 +71,7 @@ def atomic_replace(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_create(path: Path) -> Iterator[IO[bytes]]:
-    """As atomic_replace, but for a new path. Raises PathConflictError where it exists, before or after the file was written."""
+    """Write a new file as atomic_replace does. Raises PathConflictError if the path exists, before or after the file was written."""
     if os.path.lexists(path):
         raise PathConflictError(path, "it already exists")
     with _temporary_file(path) as (file, temporary, mode):
@@ -83,7 +83,7 @@ def atomic_create(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Creates a folder under a temporary name to fill, with its parents, and renames it to `path` when that is done; it is removed with what
+    """Create a folder under a temporary name to fill, with its parents, and rename it to `path` when that is done; it is removed with what
     is in it where an exception is raised. Raises PathConflictError where the path exists."""
     temporary = _temporary_path(path)
     make_folder(path.parent)
@@ -99,7 +99,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def rename_noreplace(path: Path, new: Path) -> None:
-    """Renames a file to a new path, atomically. Raises PathConflictError where that exists."""
+    """Rename a file to a new path, atomically. Raises PathConflictError where that exists."""
     if sys.platform == "win32":  # where a renaming replaces nothing
         try:
             path.rename(new)
@@ -121,7 +121,7 @@ def rename_noreplace(path: Path, new: Path) -> None:
 
 
 def create_file(path: Path) -> IO[bytes]:
-    """Creates a file and opens it for writing. Raises PathConflictError where the path exists."""
+    """Create a file and open it for writing. Raises PathConflictError where the path exists."""
     try:
         return path.open("xb")
     except FileExistsError as error:
@@ -129,7 +129,7 @@ def create_file(path: Path) -> IO[bytes]:
 
 
 def open_append(path: Path, accepts: Callable[[bytes], bool], *, size: int) -> IO[bytes]:
-    """Opens a file to append to, unbuffered, after truncating it to `size` bytes.
+    """Open a file to append to, unbuffered, after truncating it to `size` bytes.
 
     Raises PathConflictError, before anything is truncated, where the path is not a regular file with one name, or `accepts`
     returns False for its first 64 bytes.
@@ -149,7 +149,7 @@ def open_append(path: Path, accepts: Callable[[bytes], bool], *, size: int) -> I
 
 
 def fsync(path: Path) -> None:
-    """Flushes the content of a file, or the entries of a folder, to the disk; on Windows of a file alone."""
+    """Flush the content of a file, or the entries of a folder, to the disk; on Windows of a file alone."""
     if sys.platform == "win32" and path.is_dir():
         return  # Python cannot open a folder there
     # On Windows a file that is only read is not flushed.
@@ -161,7 +161,7 @@ def fsync(path: Path) -> None:
 
 
 def fsync_opened(opened: int) -> None:
-    """Flushes the content of an open file to the disk."""
+    """Flush the content of an open file to the disk."""
     if sys.platform == "darwin":  # where fsync leaves it in the cache of the disk
         import fcntl
 
@@ -182,7 +182,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def file_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Holds an exclusive lock (flock; on Windows LockFile) on a file, which is created where there is none and never written. The system releases it
+    """Hold an exclusive lock (flock; on Windows LockFile) on a file, which is created where there is none and never written. The system releases it
     when the process ends, in whatever way; a child made by fork has no part in it.
 
     Raises:
@@ -199,7 +199,7 @@ def file_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def _lock(opened: int, *, wait: bool) -> None:
-    """Locks an open file. Raises BlockingIOError where another one holds the lock, also of this process, and `wait` is False."""
+    """Lock an open file. Raises BlockingIOError where another one holds the lock, also of this process, and `wait` is False."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -218,12 +218,12 @@ def _lock(opened: int, *, wait: bool) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Creates a folder that a user named, with its parents, unless it exists. Raises OSError."""
+    """Create a folder that a user named, with its parents, unless it exists. Raises OSError."""
     path.mkdir(parents=True, exist_ok=True)
 
 
 def ensure_marked_folder(path: Path) -> None:
-    """Creates a folder with a mark file, unless it exists. Raises PathConflictError where it is not uwaga's."""
+    """Create a folder with a mark file, unless it exists. Raises PathConflictError where it is not uwaga's."""
     with suppress(FileExistsError):
         path.mkdir()
     if not is_uwaga_folder(path):
@@ -232,7 +232,7 @@ def ensure_marked_folder(path: Path) -> None:
 
 
 def create_marked_folder(path: Path) -> None:
-    """Creates a folder with a mark file. Raises PathConflictError where the path exists."""
+    """Create a folder with a mark file. Raises PathConflictError where the path exists."""
     try:
         path.mkdir()
     except FileExistsError as error:
@@ -246,7 +246,7 @@ def create_marked_folder(path: Path) -> None:
 
 
 def mark_folder(path: Path) -> None:
-    """Writes the mark file of a folder, unless it has one. Raises PathConflictError where something else has its name."""
+    """Write the mark file of a folder, unless it has one. Raises PathConflictError where something else has its name."""
     if _is_marked(path):
         return
     try:
@@ -258,32 +258,32 @@ def mark_folder(path: Path) -> None:
 
 
 def rename_folder(folder: Path, new: Path) -> None:
-    """Renames a folder to a new path. Raises PathConflictError where that exists."""
+    """Rename a folder to a new path. Raises PathConflictError where that exists."""
     if os.path.lexists(new):  # rename() would replace an empty folder
         raise PathConflictError(new, "it already exists; move it away")
     folder.rename(new)
 
 
 def unmark_folder(path: Path) -> None:
-    """Removes the mark file of a finished folder, which belongs to its user from now on."""
+    """Remove the mark file of a finished folder, which belongs to its user from now on."""
     if _is_marked(path):
         (path / MARK_FILE).unlink()
 
 
 def is_uwaga_folder(folder: Path) -> bool:
-    """Whether it is a folder (not a link to one) with the mark file, or with nothing but temporary files."""
+    """Return whether it is a folder (not a link to one) with the mark file, or with nothing but temporary files."""
     if not stat.S_ISDIR(folder.lstat().st_mode):
         return False
     return _is_marked(folder) or all(_TEMPORARY.fullmatch(path.name) for path in folder.iterdir())
 
 
 def contains_only(folder: Path, names: re.Pattern[str]) -> bool:
-    """Whether a folder contains only regular files (no links) that have a temporary name or match `names`."""
+    """Return whether a folder contains only regular files (no links) that have a temporary name or match `names`."""
     return stat.S_ISDIR(folder.lstat().st_mode) and all(_is_one_of(path, names) for path in folder.iterdir())
 
 
 def remove_folder(folder: Path, names: re.Pattern[str]) -> bool:
-    """Removes the files that match `names` from a folder of uwaga, and the folder if it is empty then.
+    """Remove the files that match `names` from a folder of uwaga, and the folder if it is empty then.
 
     Returns whether the folder was removed. Nothing is removed from a folder that is not uwaga's, and on Windows no file that is open.
     Raises OSError.
@@ -302,14 +302,14 @@ def remove_folder(folder: Path, names: re.Pattern[str]) -> bool:
 
 
 def remove_temporary(folder: Path, *names: str) -> None:
-    """Removes the temporary files of these names, which a killed process left in a folder."""
+    """Remove the temporary files of these names, which a killed process left in a folder."""
     for path in list(folder.iterdir()):
         if _is_one_of(path) and path.name.startswith(tuple(f".{name[:40]}.uwaga-" for name in names)):
             path.unlink()
 
 
 def remove_files(folder: Path, names: Collection[str]) -> None:
-    """Removes the regular files of these names from a folder, and their temporary files; they are gone from the disk when this returns.
+    """Remove the regular files of these names from a folder, and their temporary files; they are gone from the disk when this returns.
 
     Raises PathConflictError where the folder is a link: what it refers to is another one's. Raises OSError; on Windows, PermissionError where
     some of the files are open or mapped, when the others are removed."""
@@ -333,24 +333,24 @@ class PrivateFolder:
         self._folder = tempfile.TemporaryDirectory(prefix="uwaga-")
 
     def write(self, name: str, content: bytes) -> Path:
-        """Writes a new file with mode 0600 (Windows: of the account's own temporary folder), and returns its path. Raises FileExistsError, OSError."""
+        """Write a new file that only this account can read, and return its path. Raises FileExistsError, OSError."""
         path = Path(self._folder.name) / name
         with os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
         return path
 
     def remove(self, path: Path) -> None:
-        """Removes one of its files."""
+        """Remove one of its files."""
         assert path.parent == Path(self._folder.name)
         path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Removes the folder; calling it again has no effect."""
+        """Remove the folder; calling it again has no effect."""
         self._folder.cleanup()
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether a path leads to a character device or a pipe. Raises PathConflictError where it leads to what is never replaced."""
+    """Return whether a path leads to a character device or a pipe. Raises PathConflictError where it leads to what is never replaced."""
     try:
         mode = path.stat().st_mode
     except OSError:  # nothing, or a broken link
@@ -368,7 +368,7 @@ def _is_stream(path: Path) -> bool:
 
 
 def _copy_into(file: Path, path: Path) -> None:
-    """Copies a file into a device or a pipe. Raises PathConflictError, OSError."""
+    """Copy a file into a device or a pipe. Raises PathConflictError, OSError."""
     try:
         # O_NONBLOCK: opening a named pipe would wait for a reader, perhaps for ever.
         opened = os.open(path, os.O_WRONLY | _NONBLOCK | getattr(os, "O_NOCTTY", 0))
@@ -383,13 +383,13 @@ def _copy_into(file: Path, path: Path) -> None:
 
 
 def _temporary_path(path: Path) -> Path:
-    """A new path beside `path`, which `_TEMPORARY` matches."""
+    """Return a new path in the folder of `path`, which `_TEMPORARY` matches."""
     return path.with_name(f".{path.name[:40]}.uwaga-{secrets.token_hex(8)}")
 
 
 @contextmanager
 def _temporary_file(path: Path) -> Iterator[tuple[IO[bytes], Path, int]]:
-    """Opens a temporary file in the folder of `path`, with its path and permissions; it is removed where an exception is raised."""
+    """Open a temporary file in the folder of `path`, with its path and permissions; it is removed where an exception is raised."""
     temporary = _temporary_path(path)
     try:
         file = temporary.open("xb")
@@ -405,7 +405,7 @@ def _temporary_file(path: Path) -> Iterator[tuple[IO[bytes], Path, int]]:
 
 
 def _finish(file: IO[bytes], temporary: Path, mode: int) -> None:
-    """Closes the file and flushes it by its path, where a library may have put another file, with permissions of its own."""
+    """Close the file and flush it by its path, where a library may have put another file, with permissions of its own."""
     file.close()
     if stat.S_IMODE(temporary.lstat().st_mode) != mode:  # safetensors lets the owner alone read what it writes
         temporary.chmod(mode)
@@ -413,7 +413,7 @@ def _finish(file: IO[bytes], temporary: Path, mode: int) -> None:
 
 
 def replace_file(temporary: Path, path: Path) -> None:
-    """Renames a file to a path, atomically, where another one may be. Raises OSError."""
+    """Rename a file to a path, atomically, where another one may be. Raises OSError."""
     for seconds in _REPLACE_SECONDS if sys.platform == "win32" else ():
         try:
             temporary.replace(path)
@@ -443,14 +443,14 @@ def _open_files_kept(kept: list[PermissionError] | None = None) -> Iterator[None
 
 
 def _open(path: Path, flags: int, mode: int = 0o666) -> int:
-    """As os.open, but follows no link and waits for no pipe's other end. Raises OSError."""
+    """Open as os.open does, but follow no link and wait for no pipe's other end. Raises OSError."""
     if not _NOFOLLOW and path.is_symlink():  # Windows, where one who may make links is trusted
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     return os.open(path, flags | _NOFOLLOW | _NONBLOCK, mode)
 
 
 def _opened(path: Path) -> int:
-    """Opens a file to read and write, creates it where there is none, and truncates nothing. Raises PathConflictError."""
+    """Open a file to read and write, create it if it is absent, and truncate nothing. Raises PathConflictError."""
     try:
         opened = _open(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
@@ -465,7 +465,7 @@ def _opened(path: Path) -> int:
 
 
 def _is_still(path: Path, opened: int) -> bool:
-    """Whether a path still refers to an open file."""
+    """Return whether a path still refers to an open file."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(opened))
     except FileNotFoundError:
@@ -482,13 +482,13 @@ def _is_marked(folder: Path) -> bool:
 
 
 def _is_one_of(path: Path, names: re.Pattern[str] | None = None) -> bool:
-    """Whether it is a regular file that has a temporary name or matches `names`."""
+    """Return whether it is a regular file that has a temporary name or matches `names`."""
     is_known = _TEMPORARY.fullmatch(path.name) or (names is not None and names.fullmatch(path.name))
     return bool(is_known) and _is_file(path)
 
 
 def _is_file(path: Path) -> bool:
-    """Whether it is a regular file; a link to one is not."""
+    """Return whether it is a regular file; a link to one is not."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except FileNotFoundError:

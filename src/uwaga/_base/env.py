@@ -32,29 +32,29 @@ def wait_asleep() -> None:
 
 
 def level() -> str | None:
-    """UWAGA_LEVEL, unchecked: the native library refuses an unknown level."""
+    """Return UWAGA_LEVEL, unchecked: the native library rejects an unknown level."""
     return _text("UWAGA_LEVEL")
 
 
 def library() -> Path | None:
-    """UWAGA_LIBRARY as a path, which need not exist."""
+    """Return UWAGA_LIBRARY as a path, which need not exist."""
     text = _text("UWAGA_LIBRARY")
     return Path(text) if text else None
 
 
 def linear() -> str | None:
-    """UWAGA_LINEAR, unchecked: ops/linear/choose.py refuses an unknown engine."""
+    """Return UWAGA_LINEAR, unchecked: ops/linear/choose.py rejects an unknown engine."""
     return _text("UWAGA_LINEAR")
 
 
 def data() -> Path:
-    """UWAGA_DATA, else ~/.cache/uwaga. The folder need not exist."""
+    """Return UWAGA_DATA, else ~/.cache/uwaga. The folder need not exist."""
     text = _text("UWAGA_DATA")
     return Path(text).expanduser() if text else Path.home() / ".cache" / "uwaga"
 
 
 def threads() -> int | None:
-    """UWAGA_THREADS, a whole number from 1 to MAX_THREADS."""
+    """Return UWAGA_THREADS, a whole number from 1 to MAX_THREADS."""
     text = _text("UWAGA_THREADS")
     if text is None:
         return None
@@ -64,7 +64,7 @@ def threads() -> int | None:
 
 
 def profile() -> bool:
-    """UWAGA_PROFILE: whether the engine profile of this machine may be used."""
+    """Return whether UWAGA_PROFILE permits the use of the engine profile of this machine."""
     text = _text("UWAGA_PROFILE")
     if text not in (None, "0", "1"):
         raise ValueError(f"UWAGA_PROFILE must be 0 or 1, not {text!r}")

@@ -31,7 +31,7 @@ class Library:
 
 
 def default_path() -> Path:
-    """Where the build puts the library: inside the package, in one of the folders that it is made of.
+    """Return where the build puts the library: inside the package, in one of the folders that it is made of.
 
     An editable installation has two, the sources and one among the installed packages for what was built.
     """
@@ -42,7 +42,7 @@ def default_path() -> Path:
 
 @functools.cache
 def load() -> Library | str:
-    """The library, or why there is none."""
+    """Return the library, or why there is none."""
     path, level = env.library(), env.level()
     path = path or default_path()
     if not path.is_file():
@@ -67,8 +67,9 @@ def load() -> Library | str:
 
 
 def _missing_bytes(path: Path) -> str | None:
-    """Says that an ELF file is shorter than its headers need; None: it is not, or is no 64-bit ELF file. Of such a file the loader maps
-    pages that are not there, and the process ends by SIGBUS."""
+    """Return how much of an ELF file is missing, by its headers; None for a complete file or another format.
+
+    The loader maps pages that are not in such a file, and SIGBUS ends the process."""
     # Elf64_Ehdr: e_phoff, e_shoff, e_phentsize, e_phnum, e_shentsize, e_shnum after the magic, class and byte order
     header, programs = struct.Struct("<4s2B26xQQ6x4H2x"), struct.Struct("<8xQ16xQ16x")  # Elf64_Phdr: p_offset, p_filesz
     try:
@@ -134,7 +135,7 @@ def _declare(functions: ctypes.CDLL) -> None:
 
 
 def _misplaced_struct(functions: ctypes.CDLL) -> str | None:
-    """The name of a struct whose layout in the library differs from native_layout (padding, pointer size), or None."""
+    """Return the name of a struct whose layout in the library differs from native_layout (padding, pointer size), or None."""
     for name in native_layout.STRUCTS:
         ours = native_layout.layout(name)
         theirs = functions.uwaga_struct_layout(name.encode())
@@ -144,7 +145,7 @@ def _misplaced_struct(functions: ctypes.CDLL) -> str | None:
 
 
 def _share_thread_pool(functions: ctypes.CDLL) -> tuple[bool, str]:
-    """Passes the GOMP_parallel that PyTorch's own library is bound to, so that both run on one thread pool; whether they do, and why.
+    """Pass the GOMP_parallel that PyTorch's own library is bound to, so that both run on one thread pool. Return whether they do, and why.
 
     Looked up through libtorch_cpu's handle: the lookup follows that library's own dependencies, so it finds
     the OpenMP that PyTorch uses, whatever the name of its file, and no second copy.
@@ -164,7 +165,7 @@ def _share_thread_pool(functions: ctypes.CDLL) -> tuple[bool, str]:
 
 
 def library() -> Library:
-    """The loaded library. Raises NativeUnavailable."""
+    """Return the loaded library. Raises NativeUnavailable."""
     loaded = load()
     if isinstance(loaded, str):
         raise NativeUnavailable(loaded)
@@ -172,13 +173,13 @@ def library() -> Library:
 
 
 def reason_unavailable() -> str | None:
-    """Why there is no native library, or None where there is one."""
+    """Return why there is no native library, or None where there is one."""
     loaded = load()
     return loaded if isinstance(loaded, str) else None
 
 
 def check(status: int) -> None:
-    """Raises the exception of a status other than OK: MemoryError or ValueError, with the library's message."""
+    """Raise the exception of a status other than OK: MemoryError or ValueError, with the library's message."""
     if status == STATUS_OK:
         return
     message = library().functions.uwaga_last_error().decode()
@@ -188,7 +189,7 @@ def check(status: int) -> None:
 
 
 def threads() -> int:
-    """How many threads a call uses: UWAGA_THREADS, else PyTorch's own number."""
+    """Return how many threads a call uses: UWAGA_THREADS, else PyTorch's own number."""
     fixed = _fixed_threads()
     if fixed is not None:
         return fixed
@@ -212,26 +213,26 @@ def _levels(functions: ctypes.CDLL, *, supported_only: bool) -> tuple[str, ...]:
 
 
 def levels() -> tuple[str, ...]:
-    """Instruction-set levels of this build, lowest first."""
+    """Return the instruction-set levels of this build, lowest first."""
     return _levels(library().functions, supported_only=False)
 
 
 def supported_levels() -> tuple[str, ...]:
-    """The levels of this build that this processor supports, lowest first."""
+    """Return the levels of this build that this processor supports, lowest first."""
     return _levels(library().functions, supported_only=True)
 
 
 def level() -> str:
-    """The level in use."""
+    """Return the level in use."""
     return library().functions.uwaga_level().decode()
 
 
 def set_level(name: str | None) -> None:
-    """Selects a level by name, for tests and benchmarks; None: the best supported one. Raises ValueError."""
+    """Select a level by name, for tests and benchmarks; None: the best supported one. Raises ValueError."""
     if library().functions.uwaga_set_level(None if name is None else name.encode()) != STATUS_OK:
         raise ValueError(f"level must be one of {', '.join(supported_levels())}, not {name!r}")
 
 
 def measure_peak(threads: int, seconds: float) -> float:
-    """The measured peak of float32 multiply-adds at the current level, in GFLOP/s, over so many seconds."""
+    """Return the measured peak of float32 multiply-adds at the current level, in GFLOP/s, over so many seconds."""
     return library().functions.uwaga_measure_peak(threads, seconds)

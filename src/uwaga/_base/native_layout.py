@@ -75,7 +75,7 @@ STRUCTS = {
 
 
 def codes(name: str, first: str | None = None, last: str | None = None) -> str:
-    """The codes of a struct, or of its fields from `first` to `last`."""
+    """Return the codes of a struct, or of its fields from `first` to `last`."""
     fields = [field.split(":") for field in STRUCTS[name].split()]
     names = [field for field, _ in fields]
     selected = fields[names.index(first) if first else 0 : names.index(last) + 1 if last else None]
@@ -83,12 +83,12 @@ def codes(name: str, first: str | None = None, last: str | None = None) -> str:
 
 
 def struct_of(name: str, first: str | None = None, last: str | None = None) -> struct.Struct:
-    """Packs a struct, or its fields from `first` to `last`."""
+    """Pack a struct, or its fields from `first` to `last`."""
     return struct.Struct("=" + codes(name, first, last))
 
 
 def layout(name: str) -> list[int]:
-    """The size of a struct, then the offset of each field, as uwaga_struct_layout returns them."""
+    """Return the size of a struct, then the offset of each field, as uwaga_struct_layout returns them."""
     offsets, at = [], 0
     for field in STRUCTS[name].split():
         kind = field.split(":")[1]

@@ -74,7 +74,7 @@ class OptionError(ValueError):
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def options(made: type[_T]) -> type[_T]:
-    """A class decorator: a frozen dataclass of keywords, checked when it is made. Its constructor raises ValueError "CLASS: FIELD must be ..."."""
+    """Make a class a frozen dataclass of keywords whose constructor checks them: ValueError "CLASS: FIELD must be ..."."""
     for name, kind in get_type_hints(made, include_extras=True).items():
         if kind in _CHECKED_TYPES:
             raise TypeError(
@@ -99,7 +99,7 @@ def options(made: type[_T]) -> type[_T]:
 
 
 def read(kind: Any, table: object, *, path: str = "", noun: str = "object") -> Any:
-    """Options from a table of TOML or JSON: sections are tables, tuples are lists.
+    """Read options from a table of TOML or JSON: sections are tables, tuples are lists.
 
     Args:
         kind: a class made by `options`, or any annotation.
@@ -119,7 +119,7 @@ def read(kind: Any, table: object, *, path: str = "", noun: str = "object") -> A
 
 @cache
 def field_rules(kind: Any) -> dict[str, Any]:
-    """The annotations of an options class by the names of its fields."""
+    """Return the annotations of an options class by the names of its fields."""
     return get_type_hints(kind, include_extras=True)
 
 
@@ -129,7 +129,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def keys(kind: Any, path: str = "") -> Iterator[str]:
-    """The paths of all fields in an annotation, those of sections inside included; NAME stands for a free name."""
+    """Return the paths of all fields in an annotation, those of sections inside included; NAME stands for a free name."""
     for part in _members(kind):
         plain, here = part, path
         if get_origin(plain) is dict:
@@ -141,7 +141,7 @@ def keys(kind: Any, path: str = "") -> Iterator[str]:
 
 
 def unknown_key(path: str, valid_keys: Iterable[str]) -> str:
-    """The message about a key that does not exist, with the known one that looks most like it."""
+    """Return the message about a key that does not exist, with the known one that looks most like it."""
     path = path if len(path) <= 100 else path[:100] + "..."  # likeness takes the square of the length in time
     last_part = path.rpartition(".")[2]
     initials = "".join(word[:1] for word in last_part.split("_"))
@@ -179,7 +179,7 @@ def _explain(error: ValidationError, kind: Any, rejected: Any, path: str, noun: 
 
 
 def words(kind: Any, noun: str = "object") -> str:
-    """The rule of an annotation, in words that follow "must be".
+    """Return the rule of an annotation, in words that follow "must be".
 
     >>> words(Size), words(Literal["a", "b"]), words(tuple[FractionBelow1, ...] | None)
     ('a whole number of at least 1', "one of 'a', 'b'", 'a list, each a number from 0 to less than 1')
@@ -231,7 +231,7 @@ def _written(x: Any) -> str:
 
 
 def _split(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A type without its annotations, and the annotations."""
+    """Return a type without its annotations, and the annotations."""
     if get_origin(kind) is Annotated:
         plain, *rules = get_args(kind)
         return plain, tuple(rules)
@@ -250,7 +250,7 @@ def _part(value: Any, part: str | int) -> Any:
 
 
 def _inside(kind: Any, part: str | int) -> Any:
-    """The annotation of a part of a value, as pydantic names parts; None if it is the branch of a union, or the
+    """Return the annotation of a part of a value, as pydantic names parts; None if it is the branch of a union, or the
     rule of the whole has words of its own."""
     members = [member for member in _members(kind) if member is not NoneType]
     plain, rules = _split(members[0])

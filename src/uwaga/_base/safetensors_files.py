@@ -41,7 +41,7 @@ class SafetensorsFile(NamedTuple):
 
 
 def read(path: Path) -> tuple[Mapping[str, Stored], Callable[[str], Tensor]]:
-    """The weights' descriptions by name, and a function that reads one weight. Raises CheckpointError."""
+    """Return the weights' descriptions by name, and a function that reads one weight. Raises CheckpointError."""
     return open_file(path)[:2]
 
 
@@ -66,7 +66,7 @@ def open_file(path: Path) -> SafetensorsFile:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The format's name of a dtype."""
+    """Return the format's name of a dtype."""
     names = {getattr(torch, stored): name for name, stored in _DTYPES.items()}
     return (names | {torch.int64: "I64", torch.uint8: "U8", torch.bool: "BOOL"})[dtype]
 
@@ -74,7 +74,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 def layout(
     tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, int]]:
-    """The header of a file with tensors of these shapes, and where in the file each of them begins, C-contiguous and little-endian."""
+    """Return the header of a file with tensors of these shapes, and where in the file each of them begins, C-contiguous and little-endian."""
     entries: dict[str, object] = {_METADATA: dict(metadata)}
     at, offsets = 0, {}
     # Large elements first, so that each tensor is aligned to its own.
@@ -93,7 +93,7 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _header(path: Path) -> tuple[dict, tuple[int, ...]]:
-    """The header, with the checks that the library lacks, of its length and duplicate names; and which file has it."""
+    """Return the header, with the checks that the library lacks, of its length and duplicate names; and which file has it."""
     try:
         with untrusted.open_regular(path) as file:
             status = os.fstat(file.fileno())

@@ -37,7 +37,7 @@ class NamedShape:
 
 
 def bind(operation: str, tensors: Sequence[NamedShape]) -> dict[str, int]:
-    """The size of every letter, or ShapeError at the first tensor whose rank or size disagrees with an earlier one."""
+    """Return the size of every letter. Raises ShapeError at the first tensor whose rank or size disagrees with an earlier one."""
     sizes: dict[str, int] = {}
     first: dict[str, str] = {}
     for tensor in tensors:
@@ -54,7 +54,7 @@ def bind(operation: str, tensors: Sequence[NamedShape]) -> dict[str, int]:
 
 
 def shape_error(operation: str, rule: str, tensors: Sequence[NamedShape], culprit: str, note: str) -> ShapeError:
-    """The error to raise: the rule in words, then a table of the tensors with an arrow at the culprit."""
+    """Return the error to raise: the rule in words, then a table of the tensors with an arrow at the culprit."""
     rows = [(t.name, str(t.shape), _bound(t)) for t in tensors]
     width_of_name = max(len(name) for name, _, _ in rows)
     width_of_shape = max(len(shape) for _, shape, _ in rows)

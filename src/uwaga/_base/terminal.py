@@ -10,7 +10,7 @@ _JOINERS = "\u200c\u200d"
 
 
 def escape_controls(text: str, keep: str = "\n\t") -> str:
-    """Replaces every character that is unsafe in a terminal by its code point, except those of `keep`.
+    """Replace every character that is unsafe in a terminal by its code point, except those of `keep`.
 
     >>> escape_controls("a\\x1b[2J")
     'a<U+001B>[2J'
@@ -22,7 +22,7 @@ def escape_controls(text: str, keep: str = "\n\t") -> str:
 
 
 def printable(name: str) -> str:
-    """A string from an untrusted file, for a message: ASCII, on one line, at most 200 characters."""
+    """Return a string from an untrusted file, for a message: ASCII, on one line, at most 200 characters."""
     text = name if name.isprintable() and name.isascii() else ascii(name[:201])
     return text if len(text) <= 200 else text[:200] + "..."
 
@@ -34,6 +34,6 @@ _REPR.repr_int = lambda x, level: repr(x) if abs(x) <= 10**20 else "an integer o
 
 
 def short(value: object) -> str:
-    """The repr of a value of any size and depth, for a message: at most 60 characters."""
+    """Return the repr of a value of any size and depth, for a message: at most 60 characters."""
     text = _REPR.repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -41,7 +41,7 @@ if hasattr(os, "register_at_fork"):  # another thread may hold the lock, which n
 
 @contextmanager
 def block(acts: Iterable[tuple[Any, Any]] = (), *, first: bool = False) -> Iterator[_OpenBlock]:
-    """A context in which this acts. Contexts of a thread may end in any order, and in another context than they began.
+    """Open a context in which this acts. Contexts of a thread may end in any order, and in another context than they began.
 
     Args:
         acts: places (layers, configs, models), and what acts there.
@@ -62,7 +62,7 @@ def block(acts: Iterable[tuple[Any, Any]] = (), *, first: bool = False) -> Itera
 
 
 def acting(place: object) -> tuple[Any, ...]:
-    """What acts at a place, in this thread and task."""
+    """Return what acts at a place, in this thread and task."""
     return _read(place) if any_open and id(place) in _PLACES else ()
 
 
@@ -71,7 +71,7 @@ def _read(place: object) -> tuple[Any, ...]:
 
 
 def _here() -> list[_OpenBlock]:
-    """The blocks that act in this thread and task."""
+    """Return the blocks that act in this thread and task."""
     thread = threading.get_ident()
     return [entry for entry in _BLOCKS.get() if entry.is_open and entry.thread == thread]
 
@@ -87,7 +87,7 @@ def _count(block: _OpenBlock, more: int) -> None:
 
 
 def untraced(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The function as torch.compile calls it, between two graphs; importing its compiler takes seconds where nothing is compiled."""
+    """Return the function as torch.compile calls it, between two graphs; importing its compiler takes seconds where nothing is compiled."""
     if "torch._dynamo" not in sys.modules or hasattr(function, "_torchdynamo_disable"):
         return function
     import torch
@@ -97,7 +97,7 @@ def untraced(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 @contextmanager
 def calling_here() -> Iterator[Callable[[Callable[_P, _R]], Callable[_P, _R | None]]]:
-    """A context with a decorator for hooks of torch's modules: a function is called where the context acts, and gives None elsewhere.
+    """Give a decorator for hooks of torch's modules: a function is called where the context acts, and returns None elsewhere.
 
     >>> with calling_here() as here:
     ...     here(len)("abc")

@@ -28,13 +28,13 @@ Transform = torch._C._functorch.TransformType
 
 
 def is_intercepted() -> bool:
-    """Whether calls of operators are intercepted: by torch.compile, export, torch.jit.trace, or a dispatch mode (fake tensors,
+    """Return whether calls of operators are intercepted: by torch.compile, export, torch.jit.trace, or a dispatch mode (fake tensors,
     make_fx, flop counters)."""
     return torch.compiler.is_compiling() or _modes() > 0 or _jit_trace() is not None or _is_included(_BEFORE_AUTOGRAD)
 
 
 def is_tracing() -> bool:
-    """Whether PyTorch's operators are recorded into a graph: by torch.jit.trace, make_fx, export or fake tensors.
+    """Return whether PyTorch's operators are recorded into a graph: by torch.jit.trace, make_fx, export or fake tensors.
 
     What a native kernel writes into memory would be missing in the graph. torch.compile does not count: it breaks its graph at
     a kernel. Nor do other dispatch modes, such as flop counters, under which real tensors are computed.
@@ -47,45 +47,45 @@ def is_tracing() -> bool:
 
 
 def is_transformed() -> bool:
-    """Inside torch.func's vmap, grad and their relatives."""
+    """Return whether a transform of torch.func, such as vmap or grad, is active."""
     return _transforms()
 
 
 def transforms() -> tuple[Transform, ...]:
-    """The kinds of torch.func's transforms that are active, from the outermost to the innermost."""
+    """Return the kinds of torch.func's transforms that are active, from the outermost to the innermost."""
     return tuple(level.key() for level in _levels()) if is_transformed() else ()
 
 
 def is_batch_of_gradients(gradient: Tensor | None) -> bool:
-    """Whether a gradient is a batch of gradients, of torch.autograd.grad(..., is_grads_batched=True), which
+    """Return whether a gradient is a batch of gradients, of torch.autograd.grad(..., is_grads_batched=True), which
     torch.autograd.functional uses with vectorize=True. It is not a transform of torch.func."""
     return gradient is not None and _is_legacy_batched(gradient)
 
 
 def is_in_forward_mode() -> bool:
-    """Inside torch.autograd.forward_ad.dual_level: a tensor may carry a tangent."""
+    """Return whether torch.autograd.forward_ad.dual_level is active: a tensor may carry a tangent."""
     return forward_ad._current_level >= 0
 
 
 def has_tangent(*tensors: Tensor | None) -> bool:
-    """Whether one of the tensors has a tangent of forward-mode differentiation."""
+    """Return whether one of the tensors has a tangent of forward-mode differentiation."""
     return is_in_forward_mode() and any(
         x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors
     )
 
 
 def is_plain_eager() -> bool:
-    """Whether nothing but autograd is active: no tracer, compiler, dispatch mode, torch.func transform or forward mode."""
+    """Return whether nothing but autograd is active: no tracer, compiler, dispatch mode, torch.func transform or forward mode."""
     return not (is_intercepted() or is_transformed() or is_in_forward_mode())
 
 
 def is_plain_tensor(tensor: Tensor | None) -> bool:
-    """Whether it is a torch.Tensor or Parameter and not of a subclass, which may override operators; None counts as plain."""
+    """Return whether it is a torch.Tensor or Parameter and not of a subclass, which may override operators; None counts as plain."""
     return tensor is None or type(tensor) in _PLAIN
 
 
 def is_readable(tensor: Tensor) -> bool:
-    """Whether Python may read the values: a plain CPU tensor, outside compilers, tracers and transforms. Reading then needs no
+    """Return whether Python may read the values: a plain CPU tensor, outside compilers, tracers and transforms. Reading then needs no
     synchronisation and breaks no graph."""
     return (
         is_plain_tensor(tensor)
@@ -95,12 +95,12 @@ def is_readable(tensor: Tensor) -> bool:
 
 
 def may_branch_on(tensor: Tensor) -> bool:
-    """Whether Python code may branch on the values: the tensor has values, and no tracer or transform is active."""
+    """Return whether Python code may branch on the values: the tensor has values, and no tracer or transform is active."""
     return is_plain_tensor(tensor) and not tensor.is_meta and not is_transformed() and not is_tracing()
 
 
 def is_recorded(*tensors: Tensor | None) -> bool:
-    """Whether autograd records an operation on these tensors."""
+    """Return whether autograd records an operation on these tensors."""
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
@@ -114,12 +114,12 @@ def check_in_graph(read: Tensor, holds: Callable[[], Tensor], message: str) -> N
 
 
 def is_autocast(device: str) -> bool:
-    """Whether autocast changes what is computed on this kind of device."""
+    """Return whether autocast changes what is computed on this kind of device."""
     if not torch._C._is_any_autocast_enabled():  # asking for one kind of device costs ten times as much
         return False
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
-    """Matrix products in the dtype of their operands, also under torch.autocast."""
+    """Open a context with matrix products in the dtype of their operands, also under torch.autocast."""
     return torch.autocast(device.type, enabled=False) if is_autocast(device.type) else nullcontext()

@@ -78,7 +78,7 @@ class DamagedGzipError(TextFileError):
 
 
 def stat_regular(path: Path) -> os.stat_result:
-    """The os.stat_result of a regular file, symbolic links followed. Raises OSError where it is absent or not a regular file."""
+    """Return the os.stat_result of a regular file, symbolic links followed. Raises OSError where it is absent or not a regular file."""
     try:
         result = path.stat()
     except ValueError as error:  # a NUL character, or a lone surrogate
@@ -97,7 +97,7 @@ def _check_regular(status: os.stat_result, path: Path) -> None:
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[BufferedReader]:
-    """The bytes of a regular file. Raises OSError."""
+    """Open a regular file to read its bytes. Raises OSError."""
     stat_regular(path)  # before it is opened: opening a device may have side effects
     # O_NONBLOCK: a named pipe may have replaced the file in the meantime, and would block. Windows has neither pipes nor that flag.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -121,7 +121,7 @@ def read_stream(stream: BinaryIO, name: str, most: int) -> bytes:
 
 
 def read_file_if_exists(path: Path, most: int) -> bytes | None:
-    """As read_file, but None where there is no such file. Raises OSError, also for a dangling symbolic link."""
+    """Return what read_file returns, or None if the file is absent. Raises OSError, also for a dangling symbolic link."""
     try:
         return read_file(path, most)
     except FileNotFoundError:
@@ -131,7 +131,7 @@ def read_file_if_exists(path: Path, most: int) -> bytes | None:
 
 
 def sha256(path: Path, most: int | None = None) -> str:
-    """The hexadecimal SHA-256 digest of a regular file. Raises OSError, also where it has more than `most` bytes."""
+    """Return the hexadecimal SHA-256 digest of a regular file. Raises OSError, also where it has more than `most` bytes."""
     with open_regular(path) as file:
         if most is not None and os.fstat(file.fileno()).st_size > most:
             raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", str(path))
@@ -145,7 +145,7 @@ _T = TypeVar("_T", dict, list)
 
 
 def read_json(path: Path, of: type[_T] = dict, *, missing_ok: bool = False) -> _T:  # type: ignore[assignment]  # mypy supports no defaults of type variables
-    """The content of a JSON file, of the type `of`: an object (dict) or a list. Raises CheckpointError.
+    """Return the content of a JSON file, of the type `of`: an object (dict) or a list. Raises CheckpointError.
 
     missing_ok: where the file does not exist, the result is empty.
     """
@@ -159,7 +159,7 @@ def read_json(path: Path, of: type[_T] = dict, *, missing_ok: bool = False) -> _
 
 
 def json_of(text: bytes, where: str, of: type[_T] = dict) -> _T:  # type: ignore[assignment]
-    """As `read_json`, of bytes; `where` names them in errors."""
+    """Parse bytes as `read_json` parses a file; `where` names them in errors."""
     try:
         value = parse_json(text)
     except RecursionError:
@@ -172,7 +172,7 @@ def json_of(text: bytes, where: str, of: type[_T] = dict) -> _T:  # type: ignore
 
 
 def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
-    """A parsed JSON text. Duplicate keys of an object are an error.
+    """Return a parsed JSON text. Duplicate keys of an object are an error.
 
     strict: lone surrogates in strings are errors too, and numbers that are NaN, infinite or beyond the largest float64.
 
@@ -190,14 +190,14 @@ def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
 
 
 def check_json_size(text: bytes, containers: int, values: int) -> None:
-    """Raises ValueError where a JSON text has more objects and lists, or more keys and values, than that; counted by bytes, before
+    """Raise ValueError if a JSON text has more objects and lists, or more keys and values, than that; counted by bytes, before
     it is parsed."""
     check(text.count(b"{") + text.count(b"[") <= containers, f"more than {containers:,} objects and lists")
     check(text.count(b",") + text.count(b":") <= values, f"more than {values:,} keys and values")
 
 
 def check_json_depth(value: object) -> None:
-    """Raises RecursionError where a parsed JSON value is nested deeper than JSON_DEPTH."""
+    """Raise RecursionError if a parsed JSON value is nested deeper than JSON_DEPTH."""
     _check(value, strict=False)
 
 
@@ -217,7 +217,7 @@ def _no_constant(name: str) -> object:
 
 
 def _check(value: object, *, strict: bool) -> None:
-    """Checks depth, and where `strict` strings and numbers. Iterative, in linear time."""
+    """Check depth, and where `strict` strings and numbers. Iterative, in linear time."""
     level, depth = [value], 0
     while level:
         below: list[object] = []
@@ -257,7 +257,7 @@ def _check_surrogates(text: str) -> None:
 
 
 def check_toml_size(text: str) -> None:
-    """Raises ValueError for TOML on which tomllib would take quadratic time."""
+    """Raise ValueError for TOML on which tomllib would take quadratic time."""
     check(len(text) <= TOML_BYTES, f"longer than {TOML_BYTES:,} characters")
     long_key = _LONG_KEY.search(text.encode("utf-8", "surrogatepass"))
     check(long_key is None, f"a key of more than {TOML_KEY_PARTS} parts")
@@ -277,7 +277,7 @@ class DecompressedFile:
 
     @property
     def position(self) -> int:
-        """How many bytes of the file were read, before decompression."""
+        """Return how many bytes of the file were read, before decompression."""
         return self._raw.tell()
 
     def read(self, size: int) -> bytes:
@@ -294,7 +294,7 @@ class DecompressedFile:
 
 
 def check_decompression_ratio(path: Path, compressed: int, decompressed: int) -> None:
-    """Raises TextFileError where the ratio of decompressed to compressed bytes is above DECOMPRESSION_RATIO."""
+    """Raise TextFileError if the ratio of decompressed to compressed bytes is above DECOMPRESSION_RATIO."""
     if decompressed > LINE_BYTES and decompressed > DECOMPRESSION_RATIO * compressed:
         raise TextFileError(
             f"{path}: {compressed:,} compressed bytes decompress to {decompressed:,}: more than {DECOMPRESSION_RATIO} for "
@@ -304,7 +304,7 @@ def check_decompression_ratio(path: Path, compressed: int, decompressed: int) ->
 
 @contextmanager
 def open_decompressed(path: Path) -> Iterator[DecompressedFile]:
-    """Opens a file, and decompresses it where its name ends in .gz. Raises TextFileError, also for errors while it is read."""
+    """Open a file, and decompress it if its name ends in .gz. Raises TextFileError, also for errors while it is read."""
     try:
         with open_regular(path) as raw:
             yield DecompressedFile(path, raw)
@@ -326,7 +326,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: Path, most: int = LINE_BYTES, *, keep_invalid: bool = False) -> Iterator[Line]:
-    """The lines of a UTF-8 file.
+    """Return the lines of a UTF-8 file.
 
     Raises TextFileError, also for a line of more than `most` bytes or one that is not UTF-8, unless keep_invalid: such a line is
     empty then, and has the error.
@@ -358,7 +358,7 @@ def _decoded(place: str, line: bytes, most: int, *, is_first: bool) -> str:
 
 
 def strip_byte_order_mark(beginning: bytes) -> bytes:
-    """The first bytes of a text, without a byte-order mark."""
+    """Return the first bytes of a text, without a byte-order mark."""
     return beginning.removeprefix(_BYTE_ORDER_MARK)
 
 
@@ -397,7 +397,7 @@ class ParquetRows:
             raise TextFileError(f"{path}: there are two columns {twice!r}")
 
     def rows(self, at_once: int) -> Iterator[tuple[str, dict[str, object]]]:
-        """For each row its place, for messages, and its values by column; `at_once` rows are read at a time.
+        """Yield the place of each row, for messages, and its values by column; `at_once` rows are read at a time.
 
         A value that cannot be read is the TextFileError that says why.
         """

@@ -206,7 +206,7 @@ class MultiHeadAttention(nn.Module):
         )
 
     def _project(self, name: str, x: Operand, rotary: Rotation | None = None) -> Operand:
-        """(..., heads, Q, D), a view of (..., Q, heads * D) unless normed or rotated; or Ragged (N, heads, D). name: of the map."""
+        """Return (..., heads, Q, D), a view of (..., Q, heads * D) unless normed or rotated; or Ragged (N, heads, D). name: of the map."""
         linear: nn.Linear = getattr(self, name)
         check_width("MultiHeadAttention", name, x, linear.in_features)
         projected = apply_linear(linear, values_of(x))
@@ -222,7 +222,7 @@ class MultiHeadAttention(nn.Module):
         rotary: Rotation | None,
         cache: SelfAttentionCache | CrossAttentionCache | None,
     ) -> tuple[Operand, KVView]:
-        """The query split into heads, and all keys and values that it attends to."""
+        """Return the query split into heads, and all keys and values that it attends to."""
         is_cross, wrong = isinstance(cache, CrossAttentionCache), ""
         if rotary is not None and (is_cross or not (key is None or key is query)):
             wrong = "rotary needs a query and a key of the same tokens, and key is another input"
@@ -334,7 +334,7 @@ def _compute(asked: hooks.Asked) -> Operand:
 def _split_heads(
     projected: Tensor, x: Operand, heads: int, rotary: Rotation | None, norm: nn.Module | None = None
 ) -> Operand:
-    """The projection of x, (..., Q, heads * D) or (N, heads * D), split into heads, normed and rotated."""
+    """Return the projection of x, (..., Q, heads * D) or (N, heads * D), split into heads, normed and rotated."""
     split = projected.view(*projected.shape[:-1], heads, projected.shape[-1] // heads)
     split = split if norm is None else norm(split)
     rotated = split if rotary is None else rotary.rotate(split)
@@ -342,7 +342,7 @@ def _split_heads(
 
 
 def _merge_heads(linear: nn.Linear, heads: Operand, query: Operand) -> Operand:
-    """The outputs of all heads (..., H, Q, E) or (N, H, E), concatenated and projected; of the kind of the query.
+    """Return the outputs of all heads (..., H, Q, E) or (N, H, E), concatenated and projected; of the kind of the query.
 
     Heads come after tokens in memory already, so that concatenating them is a view.
     """
@@ -354,12 +354,12 @@ def _merge_heads(linear: nn.Linear, heads: Operand, query: Operand) -> Operand:
 
 
 def _have_one_length(x: Operand) -> bool:
-    """Whether a packed batch has rows of one length only: R times the longest row is N."""
+    """Return whether a packed batch has rows of one length only: R times the longest row is N."""
     return isinstance(x, Ragged) and x.values.shape[0] == len(x) * x.max_length > 0
 
 
 def _as_padded(x: Operand) -> Tensor:
-    """(R, H, Q, D), a view of packed rows of one length."""
+    """Return (R, H, Q, D), a view of packed rows of one length."""
     assert isinstance(x, Ragged)
     return x.values.unflatten(0, (len(x), x.max_length)).transpose(1, 2)
 
@@ -381,7 +381,7 @@ def _state_of_torch(module: nn.MultiheadAttention) -> dict[str, Tensor]:
 
 
 def fuses(linears: Sequence[nn.Linear], x: Tensor) -> bool:
-    """Whether `fused_linears` may replace the separate calls: many float32 tokens on the CPU with gradients, no tracer,
+    """Return whether `fused_linears` may replace the separate calls: many float32 tokens on the CPU with gradients, no tracer,
     transform or autocast active, and plain nn.Linear modules of one input width without hooks."""
     if not torch.is_grad_enabled() or x.dtype != torch.float32 or not x.is_cpu or not is_plain_tensor(x):
         return False
@@ -404,7 +404,7 @@ def fuses(linears: Sequence[nn.Linear], x: Tensor) -> bool:
 
 
 def fused_linears(linears: Sequence[nn.Linear], x: Tensor) -> tuple[Tensor, ...]:
-    """The outputs (..., W) of all linears for x (..., M), as views of one tensor; batch-invariant as `uwaga.linear` is."""
+    """Return the outputs (..., W) of all linears for x (..., M), as views of one tensor; batch-invariant as `uwaga.linear` is."""
     weights = [linear.weight for linear in linears]
     biases = [linear.bias for linear in linears if linear.bias is not None]
     mapped = cast(Tensor, _FusedLinears.apply(x, len(weights), *weights, *biases))

@@ -17,12 +17,12 @@ class AttentionId(NamedTuple):
 
     @property
     def stacks(self) -> tuple[str, str]:
-        """The stacks, "encoder" or "decoder", whose tokens are the queries and the keys."""
+        """Return the stacks, "encoder" or "decoder", whose tokens are the queries and the keys."""
         return ("decoder", "encoder") if self.kind == "cross" else (self.kind, self.kind)
 
 
 def describe_layers(names: Collection[tuple[str, int]]) -> str:
-    """The layers by kind, such as "encoder 0, 1, 2; cross 1"."""
+    """Return the layers by kind, such as "encoder 0, 1, 2; cross 1"."""
     layers: dict[str, list[int]] = {}
     for kind, layer in sorted(names, key=lambda name: (KINDS.index(name[0]), name[1])):
         layers.setdefault(kind, []).append(layer)

@@ -54,7 +54,7 @@ class KeyValueCache:
 
     @property
     def start(self) -> int | Tensor:
-        """The position of the next token: an int if all rows have the same length, else (R,) int64.
+        """Return the position of the next token: an int if all rows have the same length, else (R,) int64.
 
         Read it only between forward passes: during a pass, some layers have the new tokens already and others do not.
         """
@@ -62,7 +62,7 @@ class KeyValueCache:
 
     @property
     def lengths(self) -> Tensor:
-        """The number of tokens of each row, (R,) int64; (0,) while the cache is empty."""
+        """Return the number of tokens of each row, (R,) int64; (0,) while the cache is empty."""
         return self._layers[0].attention.lengths
 
     def rewind(self, length: int | Tensor) -> None:
@@ -118,7 +118,7 @@ class SelfAttentionCache:
 
     @property
     def lengths(self) -> Tensor:
-        """The number of tokens of each row, (R,) int64; (0,) before the first append."""
+        """Return the number of tokens of each row, (R,) int64; (0,) before the first append."""
         if not self._buffers:
             return torch.zeros(0, dtype=torch.int64)
         key = self._buffers[0]
@@ -195,7 +195,7 @@ class SelfAttentionCache:
         self._longest = int(target_R.max()) if len(target_R) else 0
 
     def reorder(self, rows: Tensor) -> None:
-        """Row r becomes what row rows[r] was: rows, 1-d int64 of any length, may be left out or repeated, as in a beam search.
+        """Let row r become the former row rows[r]; rows, 1-d int64 of any length, may be left out or repeated, as in a beam search.
 
         Raises:
             ValueError: a row that does not exist.
@@ -259,7 +259,7 @@ class KVView(NamedTuple):
 
 
 def _mask_with_start(mask: Mask | Tensor, start_R: Tensor) -> Mask:
-    """The mask with the row's start wherever it has none: by default masks align to the end of the longest row.
+    """Return the mask with the row's start wherever it has none: by default masks align to the end of the longest row.
 
     Raises:
         ValueError: Documents without query_ids, which align to that end too.
@@ -275,7 +275,7 @@ def _mask_with_start(mask: Mask | Tensor, start_R: Tensor) -> Mask:
 
 
 def _check_pair(key: Operand, value: Operand) -> None:
-    """ShapeError or ValueError unless key and value are of the same tokens and require no gradient."""
+    """Raise ShapeError or ValueError unless key and value are of the same tokens and require no gradient."""
     if isinstance(key, Ragged) is not isinstance(value, Ragged):
         kinds = f"key is {type(key).__name__}, value is {type(value).__name__}"
         raise ValueError(f"KeyValueCache: key and value must both be Ragged or neither, but {kinds}")
@@ -288,7 +288,7 @@ def _check_pair(key: Operand, value: Operand) -> None:
 
 
 def _check_fit(buffers: Sequence[Tensor], key: Operand, value: Operand) -> None:
-    """ShapeError or ValueError unless new keys and values fit those in the buffers; there may be none."""
+    """Raise ShapeError or ValueError unless new keys and values fit those in the buffers; there may be none."""
     for name, stored, new, letters in zip(("key", "value"), buffers, (key, value), ("R G D", "R G E"), strict=False):
         x = _tokens_first(new)
         sizes, stored_sizes = (len(new), *x.shape[-2:]), (len(stored), *stored.shape[-2:])
@@ -302,13 +302,13 @@ def _check_fit(buffers: Sequence[Tensor], key: Operand, value: Operand) -> None:
 
 
 def _check_rows(rows: Tensor, count: int) -> None:
-    """ValueError unless all rows exist, checked where reading them costs no synchronization."""
+    """Raise ValueError unless all rows exist, checked if reading them costs no synchronization."""
     if is_readable(rows) and rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < count:
         raise ValueError(f"KeyValueCache: rows must lie between 0 and {count - 1}, not {rows.tolist()}")
 
 
 def _select(x: Operand, rows: Tensor) -> Operand:
-    """The listed rows, a copy."""
+    """Return the listed rows, a copy."""
     if not isinstance(x, Ragged):
         return x.index_select(0, rows)
     sequences = x.to_list()
@@ -316,5 +316,5 @@ def _select(x: Operand, rows: Tensor) -> Operand:
 
 
 def _tokens_first(x: Operand) -> Tensor:
-    """(R, Q, G, D), or packed (N, G, D)."""
+    """Return (R, Q, G, D), or packed (N, G, D)."""
     return values_of(x) if isinstance(x, Ragged) else x.transpose(1, 2)

@@ -137,7 +137,7 @@ class LayerSpec:
         check(self.norm == "pre" or not self.output_norms, "LayerSpec: output_norms needs norm='pre'")
 
     def new_attention(self, *, memory_dim: int | None = None, **made: Any) -> MultiHeadAttention:
-        """Self-attention; with memory_dim cross-attention."""
+        """Make self-attention; with memory_dim cross-attention."""
         return MultiHeadAttention(
             self.d_model,
             self.num_heads,
@@ -244,14 +244,14 @@ class EncoderLayer(nn.Module):
         return _run_sublayers(x, sublayers, self.dropout, self.is_pre, tokens_R)
 
     def _computes_alone(self, mask: Any, bias: Any, cache: LayerCache | None) -> bool:
-        """Whether attention may be computed of one query of each row: no hook reads the others, and the mask and the bias
+        """Return whether attention may be computed of one query of each row: no hook reads the others, and the mask and the bias
         can be told the position of that query."""
         is_seen = threads.any_open and bool(hooks.hooks_of(self.attention))
         return not is_seen and cache is None and _has_no_start(mask) and _has_no_start(bias)
 
 
 def _has_no_start(x: object) -> bool:
-    """Whether it is a mask or a bias that depends on the positions of queries by `start` alone, and has none."""
+    """Return whether it is a mask or a bias that depends on the positions of queries by `start` alone, and has none."""
     if isinstance(x, Both | Either):
         return _has_no_start(x.left) and _has_no_start(x.right)
     if isinstance(x, Causal | Window | AlibiBias | RelativeBias):
@@ -260,7 +260,7 @@ def _has_no_start(x: object) -> bool:
 
 
 def _with_start(x: Any) -> Any:
-    """Of queries at the first key: without a start the last query is at the last key."""
+    """Return the mask or bias of queries at the first key: without a start the last query is at the last key."""
     if isinstance(x, Both | Either):
         return replace(x, left=_with_start(x.left), right=_with_start(x.right))
     return replace(x, start=0) if isinstance(x, Causal | Window | AlibiBias | RelativeBias) else x
@@ -341,7 +341,7 @@ def _run_sublayers(
     is_pre: bool,
     tokens_R: Tensor | None = None,
 ) -> Operand:
-    """Each sublayer with its norm: x = norm(x + dropout(sublayer(x))), or with is_pre x = x + dropout(sublayer(norm(x))).
+    """Compute each sublayer with its norm: x = norm(x + dropout(sublayer(x))), or with is_pre x = x + dropout(sublayer(norm(x))).
 
     A residual sum and the norm that follows it are one operation. tokens_R: the tokens of x that the first sublayer gives; None: all.
     """
@@ -363,7 +363,7 @@ def _run_sublayers(
 def _add_and_norm(
     x: Operand, added: Operand, norm: nn.Module, dropout: nn.Module, *, wants_sum: bool
 ) -> tuple[Operand, Operand]:
-    """norm(x + dropout(added)), and the sum where it is wanted, else x."""
+    """Compute norm(x + dropout(added)), and the sum where it is wanted, else x."""
     result = residual_norm(norm, dropout, values_of(x), values_of(added), wants_sum=wants_sum)
     pair = result.output, values_of(x) if result.sum is None else result.sum
     return (x.with_values(pair[0]), x.with_values(pair[1])) if isinstance(x, Ragged) else pair

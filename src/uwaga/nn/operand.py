@@ -16,7 +16,7 @@ INTEGERS = (torch.int64, torch.int32)  # dtypes of ids and lengths
 
 
 def map_values(function: Callable[..., Tensor], x: Operand, *others: Operand) -> Operand:
-    """`function` of the tensors, or of the values of Ragged batches over the same sequences; the result is of the kind of x.
+    """Compute `function` of the tensors, or of the values of Ragged batches over the same sequences; the result is of the kind of x.
 
     >>> import torch
     >>> batch = Ragged(torch.ones(3, 2), torch.tensor([0, 1, 3]))
@@ -29,17 +29,17 @@ def map_values(function: Callable[..., Tensor], x: Operand, *others: Operand) ->
 
 
 def values_of(x: Operand) -> Tensor:
-    """The tensor itself, or the packed values of a Ragged batch."""
+    """Return the tensor itself, or the packed values of a Ragged batch."""
     return x.values if isinstance(x, Ragged) else x
 
 
 def detached(x: Operand) -> Operand:
-    """The same numbers, without their graph."""
+    """Return the same numbers, without their graph."""
     return map_values(torch.Tensor.detach, x)
 
 
 def tokens_of_rows(name: str, x: Operand, only: str) -> Tensor:
-    """(R,): indices of the "first" or the "last" tokens of the rows of a Ragged batch. name: of who asks.
+    """Return (R,): indices of the "first" or the "last" tokens of the rows of a Ragged batch. name: of who asks.
 
     Raises ValueError: another `only`, a padded batch, or an empty row.
     """
@@ -60,12 +60,12 @@ def tokens_of_rows(name: str, x: Operand, only: str) -> Tensor:
 
 
 def one_per_row(x_R: Tensor) -> Ragged:
-    """A batch with one token in each row, Ragged (R, ...)."""
+    """Return a batch with one token in each row, Ragged (R, ...)."""
     return Ragged(x_R, torch.arange(len(x_R) + 1, device=x_R.device), max_length=min(1, len(x_R)))
 
 
 def check_width(layer: str, name: str, x: Operand, width: int) -> None:
-    """ShapeError unless x is (..., Q, width), or Ragged with values (N, width)."""
+    """Raise ShapeError unless x is (..., Q, width), or Ragged with values (N, width)."""
     values = values_of(x)
     rank = values.dim()
     if (rank == 2 or (rank > 2 and not isinstance(x, Ragged))) and values.shape[-1] == width:
@@ -85,8 +85,9 @@ def _letters(rank: int) -> tuple[str, ...]:
 
 
 def check_ids(model: str, name: str, ids: Operand, size: int, max_tokens: int | None = None) -> None:
-    """ids are int64 or int32 (..., Q), or Ragged (N,), from 0 to size - 1, and no row is longer than max_tokens, the number of the
-    model's positions. Raises ShapeError or ValueError.
+    """Raise ShapeError or ValueError unless ids are int64 or int32 (..., Q), or Ragged (N,), from 0 to size - 1.
+
+    No row may be longer than max_tokens, the number of the model's positions.
 
     Values are read only where that needs no synchronisation: not while tracing, and not on an accelerator.
     """

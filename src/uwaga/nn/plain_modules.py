@@ -37,17 +37,17 @@ class ZeroCenteredRMSNorm(nn.RMSNorm):
         nn.init.zeros_(self.weight)
 
     def factor(self) -> Tensor:
-        """(M,) 1 + weight, in float32 (float64 for float64)."""
+        """Return (M,) 1 + weight, in float32 (float64 for float64)."""
         return 1.0 + (self.weight.float() if self.weight.dtype != torch.float64 else self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., M), computed in float32 (float64 for float64) and rounded once."""
+        """Return (..., M), computed in float32 (float64 for float64) and rounded once."""
         factor = self.factor()
         return functional.rms_norm(x.to(factor.dtype), self.normalized_shape, factor, self.eps).to(x.dtype)
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether the module is of this very class, without hooks, its own or those of all modules, and with the class's forward."""
+    """Return whether the module is of this very class, without hooks, its own or those of all modules, and with the class's forward."""
     return (
         type(module) is kind
         and not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
@@ -57,7 +57,7 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
 
 
 def apply_linear(linear: Callable[[Tensor], Tensor], x: Tensor, *, activation: str | None = None) -> Tensor:
-    """f(linear(x)), (..., W), of rows (..., M), with an activation f as in `uwaga.linear`.
+    """Compute f(linear(x)), (..., W), of rows (..., M), with an activation f as in `uwaga.linear`.
 
     >>> import torch
     >>> apply_linear(torch.nn.Linear(3, 5), torch.ones(2, 3, 3)).shape
@@ -74,7 +74,7 @@ def apply_linear(linear: Callable[[Tensor], Tensor], x: Tensor, *, activation: s
 
 
 def is_plain_linear(linear: Callable[[Tensor], Tensor]) -> TypeGuard[nn.Linear]:
-    """Whether calling this module computes x W^T + b and nothing else: a torch.nn.Linear that nobody observes or replaced, outside
+    """Return whether calling this module computes x W^T + b and nothing else: a torch.nn.Linear that nobody observes or replaced, outside
     tracers, which record calls of modules."""
     return (
         isinstance(linear, nn.Linear)
@@ -85,7 +85,7 @@ def is_plain_linear(linear: Callable[[Tensor], Tensor]) -> TypeGuard[nn.Linear]:
 
 
 def _is_observed_linear(linear: Callable[[Tensor], Tensor]) -> TypeGuard[nn.Linear]:
-    """Whether it is a torch.nn.Linear that `is_plain_linear` would have but for hooks."""
+    """Return whether it is a torch.nn.Linear that `is_plain_linear` would accept without its hooks."""
     return (
         not is_intercepted()
         and type(linear) is nn.Linear
@@ -110,7 +110,7 @@ class _ProductOf(TorchFunctionMode):
 
 
 def apply_dropout(dropout: nn.Module, x: Tensor) -> Tensor:
-    """`dropout` of x: the operation `uwaga.ops.dropout` in place of a plain nn.Dropout. The module may be replaced."""
+    """Compute `dropout` of x: the operation `uwaga.ops.dropout` in place of a plain nn.Dropout. The module may be replaced."""
     if type(dropout) is nn.Dropout:
         if not (dropout.p and dropout.training):
             return x
@@ -121,14 +121,14 @@ def apply_dropout(dropout: nn.Module, x: Tensor) -> Tensor:
 
 
 def add_dropped(dropout: nn.Module, x: Tensor, added: Tensor) -> Tensor:
-    """x + dropout(added), in one pass where `dropout` is a plain nn.Dropout."""
+    """Compute x + dropout(added), in one pass where `dropout` is a plain nn.Dropout."""
     if _drops_plainly(dropout):
         return ops_dropout.add_dropped(x, added, float(cast(float, dropout.p)))
     return x + apply_dropout(dropout, added)
 
 
 def residual_norm(norm: nn.Module, dropout: nn.Module, x: Tensor, added: Tensor, *, wants_sum: bool) -> Normed:
-    """norm(x + dropout(added)), and the sum where it is wanted: in one pass where both modules are plain, an nn.LayerNorm or
+    """Compute norm(x + dropout(added)), and the sum where it is wanted: in one pass where both modules are plain, an nn.LayerNorm or
     nn.RMSNorm (zero-centered too) of the last dimension and an nn.Dropout."""
     if not _is_plain_norm(norm):
         total = add_dropped(dropout, x, added)
@@ -153,7 +153,7 @@ def residual_norm(norm: nn.Module, dropout: nn.Module, x: Tensor, added: Tensor,
 
 
 def _is_plain_norm(norm: nn.Module) -> bool:
-    """Whether it is a plain norm of the last dimension. An RMSNorm without eps takes one that depends on the dtype."""
+    """Return whether it is a plain norm of the last dimension. An RMSNorm without eps takes one that depends on the dtype."""
     # In half precision the factor 1 + weight is float32, which the operation does not take.
     if is_plain(norm, ZeroCenteredRMSNorm) and norm.weight.dtype != torch.float32:
         return False
@@ -164,5 +164,5 @@ def _is_plain_norm(norm: nn.Module) -> bool:
 
 
 def _drops_plainly(dropout: nn.Module) -> bool:
-    """Whether it is a plain nn.Dropout that drops something, out of place."""
+    """Return whether it is a plain nn.Dropout that drops something, out of place."""
     return is_plain(dropout, nn.Dropout) and bool(dropout.p) and dropout.training and not dropout.inplace

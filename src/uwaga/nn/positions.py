@@ -29,7 +29,7 @@ _SLACK = 1e-12
 
 
 def token_positions(layer: str, x: Operand, start: int | Tensor) -> Tensor:
-    """int64 positions of the tokens: (Q,) for an int `start`, (..., Q) for one start per row, (N,) for a Ragged batch.
+    """Return int64 positions of the tokens: (Q,) for an int `start`, (..., Q) for one start per row, (N,) for a Ragged batch.
 
     start: the position of the first token of every row, or integers (B,), one per row (ragged: (R,)).
     """
@@ -47,7 +47,7 @@ def token_positions(layer: str, x: Operand, start: int | Tensor) -> Tensor:
 
 
 def roberta_positions(ids: Operand, padding: int) -> Operand:
-    """RoBERTa's positions: padding + 1 for the first token of a row that is not padding, and padding for padding tokens.
+    """Return RoBERTa's positions: padding + 1 for the first token of a row that is not padding, and padding for padding tokens.
 
     >>> roberta_positions(torch.tensor([[5, 1, 7, 1]]), padding=1)
     tensor([[2, 1, 3, 1]])
@@ -187,7 +187,7 @@ class SinusoidalPositions(nn.Module):
 
 
 def _squared_distances(first: int, frequency_I: Tensor) -> Tensor:
-    """(C,) for n = first, first + 1, ...: the mean over w of 2 - 2 cos(n w). With n = a + b, cos(n w) = cos(a w) cos(b w) -
+    """Return (C,) for n = first, first + 1, ...: the mean over w of 2 - 2 cos(n w). With n = a + b, cos(n w) = cos(a w) cos(b w) -
     sin(a w) sin(b w): two matrix products, and cosines of few angles."""
     step_S = torch.arange(_CHUNK, dtype=torch.float64)
     angle_SI = (first + step_S * _CHUNK)[:, None] * frequency_I
@@ -436,7 +436,7 @@ class _PositionTable:
 
 
 def _angles(position: Tensor, width: int, base: float) -> Tensor:
-    """(..., width / 2) float64: position * base ** (-2 i / width)."""
+    """Return (..., width / 2) float64: position * base ** (-2 i / width)."""
     exponent = torch.arange(0, width, 2, dtype=torch.float64, device=position.device) / width
     return position[..., None] * base**-exponent
 

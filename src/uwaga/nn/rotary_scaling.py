@@ -16,7 +16,7 @@ class RotaryScaling:
 
     - linear: f / factor for all: positions are interpolated (Chen et al., "Extending Context Window ... via Positional Interpolation", 2023).
     - dynamic: the frequencies of texts of at most original_max_position_embeddings tokens, which are unchanged; longer ones would have
-      frequencies by their length, and those of shorter texts after them (bloc97 and emozilla 2023): refused by models.
+      frequencies by their length, and those of shorter texts after them (bloc97 and emozilla 2023): models reject them.
     - llama3: f / factor for wavelengths above original / low_freq_factor, f below original / high_freq_factor, and a line between
       them (Llama Team, "The Llama 3 Herd of Models", 2024).
     - yarn: f / factor for few rotations in the original context, f for many, a ramp between beta_slow and beta_fast rotations, and
@@ -57,7 +57,7 @@ class RotaryScaling:
 
     @property
     def scale(self) -> float:
-        """What cosines and sines are multiplied by: 1 but in yarn."""
+        """Return what cosines and sines are multiplied by: 1 except in yarn."""
         if self.kind != "yarn":
             return 1.0
         if self.attention_factor is not None:
@@ -70,7 +70,7 @@ class RotaryScaling:
         return 1.0 if self.factor <= 1 else 0.1 * mscale * math.log(self.factor) + 1.0
 
     def frequencies(self, frequency_I: Tensor, base: float) -> Tensor:
-        """(W / 2,) float64 from the frequencies (W / 2,) without scaling, base ** (-2 i / W)."""
+        """Return (W / 2,) float64 from the frequencies (W / 2,) without scaling, base ** (-2 i / W)."""
         if self.kind == "dynamic":
             return frequency_I
         if self.kind == "linear":
@@ -86,7 +86,7 @@ class RotaryScaling:
         return frequency_I * (share_I + (1 - share_I) / self.factor)
 
     def _ramp(self, count: int, base: float, original: int) -> Tensor:
-        """(W / 2,) from 0 to 1 between the pairs that rotate beta_fast and beta_slow times in the original context."""
+        """Return (W / 2,) from 0 to 1 between the pairs that rotate beta_fast and beta_slow times in the original context."""
         ends = [
             count * math.log(original / (beta * 2 * math.pi)) / math.log(base)
             for beta in (self.beta_fast, self.beta_slow)

@@ -23,7 +23,7 @@ _ARGUMENTS = struct_of("uwaga_activation_backward_args")
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """GELU of each number of x, torch.nn.functional.gelu, with `gelu_backward` as its gradient.
+    """Compute GELU of each number of x, torch.nn.functional.gelu, with `gelu_backward` as its gradient.
 
     Args:
         x: of any shape.
@@ -43,7 +43,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 
 def gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none", *, in_place: bool = False) -> Tensor:
-    """grad gelu'(x), of the shape of x, with float32 arithmetic for bfloat16 and float16.
+    """Compute grad gelu'(x), of the shape of x, with float32 arithmetic for bfloat16 and float16.
 
     PyTorch's operator computes it where the native kernels do not (`rows.is_native`), and where it is differentiated once more.
 

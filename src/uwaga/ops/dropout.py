@@ -1,6 +1,6 @@
 """Dropout of hidden states (Srivastava et al. 2014) whose mask is a hash of (seed, row, column), as that of attention weights is.
 
-Nothing is stored for the backward pass, which computes the mask anew, and the work is shared by threads; PyTorch draws its mask
+Nothing is stored for the backward pass, which computes the mask again, and the work is shared by threads; PyTorch draws its mask
 from one generator, number by number.
 
 Letters: N rows, M width.
@@ -34,9 +34,9 @@ _first_row: int | None = None
 
 @contextmanager
 def rows_from(first: int) -> Iterator[None]:
-    """Inside it rows are those of a longer batch from row `first` on, in all threads: they are dropped as they would be there.
+    """Open a context in which rows are those of a longer batch from row `first` on, in all threads.
 
-    PyTorch's dropout, which knows no rows, is refused there (NotImplementedError)."""
+    PyTorch's dropout, which knows no rows, is rejected there (NotImplementedError)."""
     global _first_row
     before, _first_row = _first_row, first
     try:
@@ -46,13 +46,13 @@ def rows_from(first: int) -> Iterator[None]:
 
 
 def draw_seed() -> int:
-    """A seed from PyTorch's default generator, so that torch.manual_seed makes a call repeatable."""
+    """Return a seed from PyTorch's default generator, so that torch.manual_seed makes a call repeatable."""
     seed = int(torch.randint(2**63 - 1, (), device="cpu"))
     return _seed_of_later_rows(seed, _first_row) if _first_row else seed
 
 
 def _seed_of_later_rows(seed: int, rows: int) -> int:
-    """The seed by which row 0 is what row `rows` is by this one: the hash of row n is splitmix(splitmix(seed) + n), and splitmix can be
+    """Return the seed by which row 0 is what row `rows` is by this one: the hash of row n is splitmix(splitmix(seed) + n), and splitmix can be
     inverted."""
     x = (seed + _STEP) & _LOW_64
     for shift, factor in _ROUNDS:
@@ -64,7 +64,7 @@ def _seed_of_later_rows(seed: int, rows: int) -> int:
 
 
 def _unshifted(x: int, shift: int) -> int:
-    """The y of which x is y ^ y >> shift."""
+    """Return the y for which x is y ^ y >> shift."""
     result = x
     while x := x >> shift:
         result ^= x
@@ -72,7 +72,7 @@ def _unshifted(x: int, shift: int) -> int:
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Each number of x (..., M) is 0 with probability p and else multiplied by 1 / (1 - p).
+    """Set each number of x (..., M) to 0 with probability p, and multiply the others by 1 / (1 - p).
 
     The native kernels compute it where they can (`rows.is_native`), PyTorch's dropout elsewhere. The seed is drawn from PyTorch's
     default generator.
@@ -94,7 +94,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 
 def add_dropped(x: Tensor, added: Tensor, p: float) -> Tensor:
-    """x + dropout(added, p) in one pass over memory; both (..., M) of one shape. Arguments and errors as `dropout`."""
+    """Compute x + dropout(added, p) in one pass over memory; both (..., M) of one shape. Arguments and errors as `dropout`."""
     _check(p)
     if p in (0.0, 1.0) or x.shape != added.shape or not rows.is_native(x, added):
         return x + _by_pytorch(added, p)
@@ -119,7 +119,7 @@ def _check(p: float) -> None:
 
 
 def run(x: Tensor | None, added: Tensor, p: float, seed: int) -> Tensor:
-    """x + dropout(added) by the native kernels; x None: zeros."""
+    """Compute x + dropout(added) by the native kernels; x None: zeros."""
     added = rows.dense(added)
     x = None if x is None else x.contiguous()
     total = torch.empty_like(added)
@@ -140,7 +140,7 @@ def arguments(
     p: float,
     seed: int,
 ) -> bytes:
-    """A uwaga_norm_args of contiguous tensors, x and added (..., M), weight and bias (M,)."""
+    """Return a uwaga_norm_args of contiguous tensors, x and added (..., M), weight and bias (M,)."""
     one = added if x is None else x
     assert one is not None
     tensors = (*rows.fields(x), *rows.fields(added), *rows.fields(weight), *rows.fields(bias))
@@ -148,14 +148,14 @@ def arguments(
 
 
 def _dropout(x: Tensor, p: float, seed: int) -> Tensor:
-    """The dropout of this seed, recorded for autograd, also where it is a gradient that is differentiated once more."""
+    """Return the dropout of this seed, recorded for autograd, also where it is a gradient that is differentiated once more."""
     if torch.is_grad_enabled() and x.requires_grad:
         return cast(Tensor, _Dropout.apply(x, p, seed))
     return run(None, x, p, seed)
 
 
 def gradient(grad: Tensor, p: float, seed: int) -> Tensor:
-    """The gradient of `added` from that of x + dropout(added), differentiable."""
+    """Return the gradient of `added` from that of x + dropout(added), differentiable."""
     if is_batch_of_gradients(grad) or not rows.is_native(grad):
         return grad * run(None, torch.ones(grad.shape, dtype=grad.dtype), p, seed)
     return _dropout(grad, p, seed)

@@ -21,7 +21,7 @@ class Choice(NamedTuple):
 
 
 def named(impl: str, names: Collection[str], refusal: Refusal, *, function: str, what: str = "call") -> str:
-    """`impl`. Raises ValueError, beginning with the name of the public function: there is no such engine, or it refuses."""
+    """Return `impl`. Raises ValueError if there is no such engine, or it refuses; `function`: the public one, for the message."""
     choice(impl, f"{function}: impl", names, " or None")
     if (why := refusal(impl)) is not None:
         raise ValueError(f"{function}: engine {impl!r} cannot serve this {what}: {why}")

@@ -64,7 +64,7 @@ def default_path() -> Path:
 
 @functools.cache
 def active() -> Active:
-    """The profile that this process uses: that of `default_path`, unless UWAGA_PROFILE is 0.
+    """Return the profile that this process uses: that of `default_path`, unless UWAGA_PROFILE is 0.
 
     Warns once where there is a file that does not apply.
     """
@@ -82,7 +82,7 @@ def active() -> Active:
 
 
 def read(path: Path) -> Profile | None:
-    """The profile in a file; None where there is no file. Raises ProfileError where it does not apply."""
+    """Return the profile in a file; None where there is no file. Raises ProfileError where it does not apply."""
     try:
         text = untrusted.read_file_if_exists(path, PROFILE_BYTES)
         if text is None:
@@ -105,7 +105,7 @@ def read(path: Path) -> Profile | None:
 
 
 def write(path: Path, measured: Mapping[str, Mapping[str, Ratios]], threads: int) -> Orders:
-    """Writes a profile, atomically, and returns its orders.
+    """Write a profile, atomically, and return its orders.
 
     Args:
         path: is replaced where it exists.
@@ -135,7 +135,7 @@ def write(path: Path, measured: Mapping[str, Mapping[str, Ratios]], threads: int
 
 
 def order(ratios: Ratios) -> tuple[str, ...]:
-    """The engines by the geometric mean of their ratios, the fastest first; equal ones in the order given. The native kernels come first
+    """Return the engines by the geometric mean of their ratios, the fastest first; equal ones in the order given. The native kernels come first
     where they have 0.9 of the fastest one's speed, since by them a row has the same bits in any batch.
 
     >>> order({"cpu": {"128": 1.5, "512": 1.2}, "torch": {"128": 1.0, "512": 1.0}})
@@ -150,7 +150,7 @@ def order(ratios: Ratios) -> tuple[str, ...]:
 
 
 def _machine() -> dict[str, Any]:
-    """What must be the same for a profile to apply."""
+    """Return what must be the same for a profile to apply."""
     here = processor.detect()
     return {
         "processor": {"vendor": here.vendor, "family": here.family, "model": here.model, "name": here.name},
@@ -160,7 +160,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _table(path: Path, value: object, what: str, keys: Collection[str]) -> dict[str, Any]:
-    """The value, an object with these keys and no other."""
+    """Return the value, an object with these keys and no other."""
     if not isinstance(value, dict):
         raise ProfileError(f"{path}: {what} must be an object, not {_shown(value)}")
     for name in sorted(value.keys() ^ set(keys)):
@@ -170,7 +170,7 @@ def _table(path: Path, value: object, what: str, keys: Collection[str]) -> dict[
 
 
 def _orders(path: Path, operation: str, value: object) -> dict[str, tuple[str, ...]]:
-    """The orders of an operation by dtype."""
+    """Return the orders of an operation by dtype."""
     if not (isinstance(value, dict) and value.keys() <= set(DTYPES)):
         raise ProfileError(f"{path}: {operation} must be an object with the keys {', '.join(DTYPES)} or some of them")
     results = {}
@@ -191,5 +191,5 @@ def _rounded(ratios: Ratios) -> dict[str, dict[str, float]]:
 
 
 def _shown(value: object) -> str:
-    """A value from the file, or one to compare it with, on one line."""
+    """Return a value from the file, or one to compare it with, on one line."""
     return printable(json.dumps(value, ensure_ascii=True))

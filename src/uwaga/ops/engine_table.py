@@ -65,7 +65,7 @@ class ProcessorEntry(NamedTuple):
     without_native: tuple[str, ...] = ("torch", "onednn")  # MKL is tuned for Intel
 
     def order(self, operation: str) -> tuple[str, ...]:
-        """The engines of "attention" or "linear", the preferred one first."""
+        """Return the engines of "attention" or "linear", the preferred one first."""
         return ("cpu", "torch") if operation == "attention" else ("cpu", *self.without_native)
 
 
@@ -127,7 +127,7 @@ def row(here: Processor | None = None) -> ProcessorEntry:
 
 
 def engines(operation: str, dtype: torch.dtype) -> tuple[str, ...]:
-    """The engines of `preference`, a constant for torch.compile."""
+    """Return the engines of `preference`, a constant for torch.compile."""
     return preference(operation, dtype).engines
 
 
@@ -136,7 +136,7 @@ vars(engines)["_dynamo_marked_constant"] = True
 
 
 def other_bits(keeps: str | None) -> str:
-    """What `explain` adds to the reason if another engine than the native kernels serves a call on the CPU.
+    """Return what `explain` adds to the reason if another engine than the native kernels serves a call on the CPU.
 
     keeps: what makes the native kernels serve it; None: they cannot.
 
@@ -153,7 +153,7 @@ def other_bits(keeps: str | None) -> str:
 
 @functools.cache
 def preference(operation: str, dtype: torch.dtype) -> Preference:
-    """The order of the engines for "attention" that is dense ("cpu" and "torch"), or for "linear", the linear map, on this machine's CPU."""
+    """Return the order of the engines for "attention" that is dense ("cpu" and "torch"), or for "linear", the linear map, on this machine's CPU."""
     name, here = str(dtype).removeprefix("torch."), row()
     if name not in engine_profile.DTYPES:
         return Preference(("torch",), f"no other engine computes in {name}", True)

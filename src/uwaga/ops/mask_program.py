@@ -43,7 +43,7 @@ class CallPart(NamedTuple):
     keys: slice | None = None
 
     def of_scores(self, tensor: Tensor) -> Tensor:
-        """The part of a tensor of four dimensions that broadcasts to the scores, (B, H, Q, K)."""
+        """Return the part of a tensor of four dimensions that broadcasts to the scores, (B, H, Q, K)."""
         tensor = _select(_select(tensor, 0, self.sequences), 1, self.heads)
         return _select(_select(tensor, 2, _from_zero(self.queries)), 3, _from_zero(self.keys))
 
@@ -62,7 +62,7 @@ class Atom(MaskOperation, ABC):
 
     @abstractmethod
     def visible(self, tensors: Sequence[Tensor], positions: "_Positions") -> Tensor:
-        """Bool, four dimensions that broadcast to (B, H, Q, K)."""
+        """Return a bool tensor of four dimensions that broadcast to (B, H, Q, K)."""
 
     @abstractmethod
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
@@ -70,15 +70,15 @@ class Atom(MaskOperation, ABC):
 
     @abstractmethod
     def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Known) -> Interval:
-        """An interval of keys outside which none of these queries of a dense call sees any; it need not be within 0..K."""
+        """Return an interval of keys outside which none of these queries of a dense call sees any; it need not be within 0..K."""
 
     @abstractmethod
     def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Known) -> Interval:
-        """An interval of queries outside which none sees any of these keys; it need not be within 0..Q."""
+        """Return an interval of queries outside which none sees any of these keys; it need not be within 0..Q."""
 
     @abstractmethod
     def rectangle(self, tensors: list[Tensor], sizes: Sizes, rows: Interval, columns: Interval) -> "Atom":
-        """The record for some queries and keys of a dense call, with its tensors replaced, or appended, by those of the rectangle."""
+        """Return the record for some queries and keys of a dense call, with its tensors replaced, or appended, by those of the rectangle."""
 
 
 class _Positions(NamedTuple):
@@ -133,7 +133,7 @@ class Band(Atom):
         return replace(self, start_mode=START_VALUE, start=self._one_start(*sizes) + moved)
 
     def _bounds(self, tensors: Sequence[Tensor], sizes: Sizes) -> tuple[int, int]:
-        """The smallest and the largest start of a sequence."""
+        """Return the smallest and the largest start of a sequence."""
         if self.starts is None:
             start = self._one_start(*sizes)
             return start, start
@@ -213,7 +213,7 @@ class SameDocument(Atom):
         return replace(self, query_ids=len(tensors) - 1)
 
     def _of_queries(self, tensors: Sequence[Tensor], sizes: Sizes) -> Tensor:
-        """The ids (B or 1, Q) of the queries."""
+        """Return the ids (B or 1, Q) of the queries."""
         return tensors[self.ids][:, sizes[1] - sizes[0] :] if self.query_ids is None else tensors[self.query_ids]
 
 
@@ -271,27 +271,27 @@ class MaskProgramBuilder:
         return tuple(self.operations)
 
     def built(self, name: str, query: Tensor) -> tuple[MaskProgram, tuple[Tensor, ...]]:
-        """The program and its tensors. Raises ValueError, about an argument of this name: they are not on the query's device."""
+        """Return the program and its tensors. Raises ValueError, about an argument of this name: they are not on the query's device."""
         for tensor in self.tensors:
             check_same_device(name, tensor, query)
         return self.program, tuple(self.tensors)
 
     def band(self, low: int | None, high: int | None, start: Start) -> None:
-        """Keys at low <= j - p <= high; None is unbounded."""
+        """Append keys at low <= j - p <= high; None is unbounded."""
         low = -UNBOUNDED if low is None else low
         high = UNBOUNDED if high is None else high
         mode, value, starts = resolve_start(self.shape, start)
         self.operations.append(Band(low, high, mode, value, None if starts is None else self._add(starts)))
 
     def lengths(self, lengths: Tensor) -> None:
-        """Keys j < lengths[b]. Lengths outside 0..K are an error where they can be read at no cost (on the CPU, outside torch.compile)."""
+        """Append keys j < lengths[b]. Lengths outside 0..K are an error where they can be read at no cost (on the CPU, outside torch.compile)."""
         per_sequence = self.shape.per_sequence("KeyLengths", lengths)
         if is_readable(per_sequence) and per_sequence.numel():
             check_lengths(per_sequence, self.shape.keys)
         self.operations.append(Lengths(self._add(per_sequence)))
 
     def documents(self, ids: Tensor, query_ids: Tensor | None) -> None:
-        """Keys whose id is the query's."""
+        """Append keys whose id is the query's."""
         shape = self.shape
         keys = self._ids("Documents ids", ids, shape.keys, shape.key_tokens)
         queries = None
@@ -302,7 +302,7 @@ class MaskProgramBuilder:
         self.operations.append(SameDocument(self._add(keys), queries))
 
     def dense(self, bits: Tensor) -> None:
-        """Keys where a bool tensor that broadcasts to the scores is true."""
+        """Append keys for which a bool tensor that broadcasts to the scores is true."""
         self.operations.append(Dense(self._add(self.shape.per_score("mask", bits))))
 
     def _add(self, tensor: Tensor) -> int:
@@ -330,7 +330,7 @@ class MaskProgramBuilder:
 
 
 def check_lengths(lengths: Tensor, keys: int) -> None:
-    """ValueError unless all of them, one at least, lie in 0..keys."""
+    """Raise ValueError unless all of them, one at least, lie in 0..keys."""
     numbers = lengths.tolist()
     low, high = min(numbers), max(numbers)
     if low < 0 or high > keys:
@@ -339,7 +339,7 @@ def check_lengths(lengths: Tensor, keys: int) -> None:
 
 
 def check_starts(starts: Tensor) -> None:
-    """ValueError unless all of them lie within MAX_DISTANCE."""
+    """Raise ValueError unless all of them lie within MAX_DISTANCE."""
     numbers = starts.tolist()
     if numbers and max(map(abs, numbers)) > MAX_DISTANCE:
         where = f"but reaches from {min(numbers)} to {max(numbers)}"
@@ -355,7 +355,7 @@ class ResolvedStart(NamedTuple):
 
 
 def resolve_start(shape: ScoreShape, start: Start) -> ResolvedStart:
-    """The encoded start of a mask or bias over scores of this shape."""
+    """Return the encoded start of a mask or bias over scores of this shape."""
     if start is None:
         return ResolvedStart(START_LAST, 0, None)
     if isinstance(start, Tensor):
@@ -364,7 +364,7 @@ def resolve_start(shape: ScoreShape, start: Start) -> ResolvedStart:
 
 
 def _bounded(starts: Tensor) -> Tensor:
-    """Starts within MAX_DISTANCE. One beyond is an error where it can be read at no cost; elsewhere it is clamped,
+    """Return starts within MAX_DISTANCE. One beyond is an error where it can be read at no cost; elsewhere it is clamped,
     which is the same to a mask: no key is that far away."""
     if not is_readable(starts):
         return starts.clamp(-MAX_DISTANCE, MAX_DISTANCE)
@@ -399,7 +399,7 @@ def visible(
     rows: Tensor | None = None,
     columns: Tensor | None = None,
 ) -> Tensor:
-    """The dense form of a dense call's program: bool, four dimensions that broadcast to (B, H, Q, K).
+    """Return the dense form of a dense call's program: bool, four dimensions that broadcast to (B, H, Q, K).
 
     Of all queries and keys, or of those whose positions `rows` and `columns` (int64) list.
     """
@@ -412,7 +412,7 @@ def visible(
 
 
 def select(program: MaskProgram, tensors: Sequence[Tensor], part: CallPart) -> tuple[Tensor, ...]:
-    """The tensors with which the same program masks a part of the call."""
+    """Return the tensors with which the same program masks a part of the call."""
     selected = list(tensors)
     for operation in program:
         if isinstance(operation, Atom):
@@ -423,7 +423,7 @@ def select(program: MaskProgram, tensors: Sequence[Tensor], part: CallPart) -> t
 def keys_seen(
     program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Known | None = None
 ) -> Interval:
-    """An interval of keys, within 0..K, outside which queries `rows` of a dense call see none; (0, 0) where they see none at all.
+    """Return an interval of keys, within 0..K, outside which queries `rows` of a dense call see none; (0, 0) where they see none at all.
 
     It is exact for one band or length, and may hold keys between those that are seen for documents and combinations.
 
@@ -436,7 +436,7 @@ def keys_seen(
 def queries_that_see(
     program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Known | None = None
 ) -> Interval:
-    """An interval of queries, within 0..Q, outside which none sees any of the keys `columns`; (0, 0) where none does. memory: as above."""
+    """Return an interval of queries, within 0..Q, outside which none sees any of the keys `columns`; (0, 0) where none does. memory: as above."""
     memory = {} if memory is None else memory
     return _interval(program, lambda atom: atom.queries_that_see(tensors, sizes, columns, memory), columns, sizes[0])
 
@@ -444,14 +444,14 @@ def queries_that_see(
 def rectangle(
     program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, columns: Interval
 ) -> tuple[MaskProgram, tuple[Tensor, ...]]:
-    """The program, and its tensors, that mask queries `rows` and keys `columns` of a dense call as a dense call of their own."""
+    """Return the program, and its tensors, that mask queries `rows` and keys `columns` of a dense call as a dense call of their own."""
     of_part = list(tensors)
     made = [x.rectangle(of_part, sizes, rows, columns) if isinstance(x, Atom) else x for x in program]
     return tuple(made), tuple(of_part)
 
 
 def _interval(program: MaskProgram, atom: Callable[[Atom], Interval], others: Interval, size: int) -> Interval:
-    """What a program makes of the intervals of its records, within 0..size; (0, 0) where the interval of the other axis is empty."""
+    """Return what a program makes of the intervals of its records, within 0..size; (0, 0) where the interval of the other axis is empty."""
     if others[0] >= others[1]:
         return 0, 0
 
@@ -495,7 +495,7 @@ def _places_of_ids(name: object, ids_BN: Tensor, memory: Known) -> list[_Places]
 
 
 def _hull_of_ids(places: Sequence[_Places], ids_BN: Tensor) -> Interval:
-    """The interval of those positions, of any sequence, whose id is one of the `ids_BN` of that sequence."""
+    """Return the interval of those positions, of any sequence, whose id is one of the `ids_BN` of that sequence."""
     begin, end = 1 << 62, 0
     for n in range(max(len(places), len(ids_BN))):
         ids, first, last = places[n if len(places) > 1 else 0]
@@ -510,14 +510,14 @@ def _hull_of_ids(places: Sequence[_Places], ids_BN: Tensor) -> Interval:
 
 
 def listed(tensor: Tensor, dimension: int, positions: Tensor | None) -> Tensor:
-    """The listed positions of a dimension, all of them for None; a dimension of one broadcasts and stays."""
+    """Return the listed positions of a dimension, all of them for None; a dimension of one broadcasts and stays."""
     if positions is None or tensor.shape[dimension] == 1:
         return tensor
     return tensor.index_select(dimension, positions)
 
 
 def _select(tensor: Tensor, dimension: int, part: Tensor | slice | None) -> Tensor:
-    """The same of a tensor of positions or a slice."""
+    """Return a part of a dimension, by a tensor of positions or a slice."""
     if not isinstance(part, slice):
         return listed(tensor, dimension, part)
     if tensor.shape[dimension] == 1:
@@ -526,7 +526,7 @@ def _select(tensor: Tensor, dimension: int, part: Tensor | slice | None) -> Tens
 
 
 def _from_zero(tokens: slice | None) -> slice | None:
-    """As many queries or keys of a sequence as the slice has, from the sequence's first on."""
+    """Return a slice of as many queries or keys, from the first one of the sequence on."""
     return None if tokens is None else slice(tokens.stop - tokens.start)
 
 
@@ -538,7 +538,7 @@ _TYPES: dict[int, Any] = {record.code: record for record in (Band, Lengths, Same
 
 
 def pack(program: MaskProgram) -> list[int]:
-    """The integers of a program."""
+    """Return the integers of a program."""
     numbers: list[int] = []
     for operation in program:
         fields = [getattr(operation, name) for name in _TYPES[operation.code].__match_args__]
@@ -548,7 +548,7 @@ def pack(program: MaskProgram) -> list[int]:
 
 
 def unpack(numbers: Sequence[int]) -> MaskProgram:
-    """The program of these integers."""
+    """Return the program of these integers."""
     program = []
     for at in range(0, len(numbers), _PACKED):
         record = _TYPES[int(numbers[at])]

@@ -65,7 +65,7 @@ def maxsim(query_tokens: Ragged, document_tokens: Ragged) -> Tensor:
 
 
 def _scores(query_tM: Tensor, values_NM: Tensor, every_N: Tensor, offsets: Tensor) -> Tensor:
-    """(S,) of one query. Its tokens are the columns of a product of their own: the bits of a row of a product are promised to be the
+    """Compute (S,) for one query. Its tokens are the columns of a product of their own: the bits of a row of a product are promised to be the
     same whatever the other rows are, and nothing is about other columns."""
     product_Nt = linear_map(values_NM, query_tM)
     largest_St = embedding_bag(every_N, product_Nt, offsets, mode="max", include_last_offset=True)

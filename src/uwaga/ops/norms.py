@@ -51,7 +51,7 @@ def residual_norm(
     p: float = 0.0,
     wants_sum: bool = False,
 ) -> Normed:
-    """norm(x + dropout(added)), and the sum itself where it is wanted.
+    """Compute norm(x + dropout(added)), and the sum itself where it is wanted.
 
     The native kernels compute it where they can (`rows.is_native`), PyTorch's operators elsewhere.
 
@@ -88,7 +88,7 @@ def residual_norm(
 
 
 def _composed(x: Tensor, kind: str, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """The norm of x by PyTorch's operators."""
+    """Compute the norm of x by PyTorch's operators."""
     if kind == "rms":
         return functional.rms_norm(x, x.shape[-1:], weight, eps)
     return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
@@ -178,7 +178,7 @@ def _of_added(grad_total: Tensor, rule: _Rule) -> Tensor:
 def _composed_backward(
     rule: _Rule, total: Tensor, weight: Tensor | None, bias: Tensor | None, grad: Tensor, grad_total: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The gradients of the sum, weight and bias by PyTorch's operators, to be differentiated once more where gradients are
+    """Return the gradients of the sum, weight and bias by PyTorch's operators, to be differentiated once more where gradients are
     recorded."""
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
@@ -204,7 +204,7 @@ class Lookup(NamedTuple):
 def embedding_norm(
     tokens: Lookup, types: Lookup | None, positions: Lookup, *, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    """The layer norm of token embedding + type embedding + position embedding, (..., M) for indices (...).
+    """Compute the layer norm of token embedding + type embedding + position embedding, (..., M) for indices (...).
 
     One pass over memory by the native kernels where no gradients are recorded; else PyTorch's embeddings and `residual_norm`.
 

@@ -114,7 +114,7 @@ class Ragged:
 
     @property
     def lengths(self) -> Tensor:
-        """The number of tokens of each sequence, (R,) int64."""
+        """Return the number of tokens of each sequence, (R,) int64."""
         return self.offsets.diff()
 
     def with_values(self, values: Tensor) -> "Ragged":
@@ -189,7 +189,7 @@ class PartOfBatch(NamedTuple):
 
 
 def part_of(batch: Ragged, number: int, count: int, *, like: Ragged | None = None) -> PartOfBatch:
-    """One of `count` parts of a batch, each of about as many consecutive tokens, with rows that are cut anywhere; or, where `like` has as
+    """Return one of `count` parts of a batch, each of about as many consecutive tokens, with rows that are cut anywhere; or, where `like` has as
     many rows, cut in the rows where that would be, in proportion. Raises ValueError where it has others.
 
     >>> part_of(Ragged(torch.arange(5), torch.tensor([0, 2, 2, 5])), 1, 2)
@@ -204,7 +204,7 @@ def part_of(batch: Ragged, number: int, count: int, *, like: Ragged | None = Non
 
 
 def _cut(batch: Ragged, number: int, count: int) -> Cut:
-    """Where part `number` begins."""
+    """Return where part `number` begins."""
     token = batch.values.shape[0] * number // count
     if number in (0, count):
         return Cut(0 if number == 0 else len(batch))
@@ -215,7 +215,7 @@ def _cut(batch: Ragged, number: int, count: int) -> Cut:
 
 
 def _cut_like(cut: Cut, rows: Ragged, others: Ragged) -> Cut:
-    """The cut of other rows at the same row, and the same share of it."""
+    """Return the cut of other rows at the same row, and the same share of it."""
     if cut.position is None:
         return cut
     length, other = (int(x.offsets[cut.row + 1] - x.offsets[cut.row]) for x in (rows, others))

@@ -14,7 +14,7 @@ _ARGUMENTS = struct_of("uwaga_rotate_args")
 
 
 def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
-    """x (..., H, D) with the pairs i and i + I of each head rotated, in float32 arithmetic for bfloat16 and float16; None where the native
+    """Rotate the pairs i and i + I of each head of x (..., H, D), in float32 arithmetic for bfloat16 and float16; None where the native
     kernel cannot serve: gradients, another device, dtype or layout, or a tracer. The same bits as PyTorch's operators one after another.
 
     cos, sin: (..., I) float32 of the tokens; their leading dimensions are the last ones of the tokens'. 2 * I <= D.
@@ -49,7 +49,7 @@ def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
 
 
 def _table(x: Tensor) -> tuple[int, ...]:
-    """A uwaga_tensor of rows (..., I), which may be parts of longer ones."""
+    """Return a uwaga_tensor of rows (..., I), which may be parts of longer ones."""
     flat = x.flatten(0, -2)
     flat = flat if flat.stride(1) == 1 else flat.contiguous()
     return rows.strided(flat, flat.stride(0))

@@ -38,11 +38,11 @@ class ScoreShape:
 
     @property
     def scores(self) -> tuple[int, ...]:
-        """The shape that a dense mask or bias must broadcast to."""
+        """Return the shape that a dense mask or bias must broadcast to."""
         return (self.queries, self.keys) if self.matrix else (*self.batch, self.heads, self.queries, self.keys)
 
     def per_sequence(self, name: str, tensor: Tensor) -> Tensor:
-        """(B,) int64 from an integer tensor that broadcasts to the batch dimensions."""
+        """Return (B,) int64 from an integer tensor that broadcasts to the batch dimensions."""
         check_integers("attention", name, tensor)
         if tensor.shape == self.batch and len(self.batch) == 1:
             return tensor.long().contiguous()
@@ -51,7 +51,7 @@ class ScoreShape:
         return tensor.broadcast_to(self.batch).reshape(-1).long().contiguous()
 
     def per_score(self, name: str, tensor: Tensor) -> Tensor:
-        """A view of four dimensions that broadcasts to (B, H, Q, K), from a tensor that broadcasts to the scores."""
+        """Return a view of four dimensions that broadcasts to (B, H, Q, K), from a tensor that broadcasts to the scores."""
         check_strided("attention", name, tensor)
         if not broadcasts(tensor.shape, self.scores):
             raise self.misfit(name, tensor, f"{name} must broadcast to the scores {self.scores}")
@@ -63,12 +63,12 @@ class ScoreShape:
         return full.expand(*self.batch, *full.shape[-3:]).reshape(self.sequences, *full.shape[-3:])
 
     def misfit(self, name: str, tensor: Tensor, rule: str, note: str = "does not broadcast") -> ValueError:
-        """A ShapeError about a tensor of a mask or bias, which lists the operands too."""
+        """Return a ShapeError about a tensor of a mask or bias, which lists the operands too."""
         culprit = NamedShape(name=name, shape=tuple(tensor.shape), letters=("",) * tensor.dim())
         return shape_error("attention", rule, (*self.operands(), culprit), name, note)
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Whether a tensor of one shape broadcasts to another shape."""
+    """Return whether a tensor of one shape broadcasts to another shape."""
     tail = to[len(to) - len(shape) :]
     return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(shape, tail, strict=True))

@@ -48,7 +48,7 @@ _NAMES = {"dtype": list(map(str, DTYPES)), "kind of operands": ["tensors", "Ragg
 def call_of_part(
     query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None, dropout: float = 0.0
 ) -> Call:
-    """The validated call of this process's operands, without what is over the whole sequence (mask, bias and sinks), and with this dropout."""
+    """Return the validated call of this process's operands, without what is over the whole sequence (mask, bias and sinks), and with this dropout."""
     check(impl in (None, "cpu"), f"{_AT} impl must be None or 'cpu', not {impl!r}")
     if is_intercepted() or is_transformed():
         raise _no_transforms()
@@ -72,7 +72,7 @@ def divide(
     request: object = None,
     refusal: "Refusal | None" = None,
 ) -> Divided:
-    """How a call is divided. Without a value it is a map of weights, E = 0. `request`: of `uwaga.attend`, else None. `refusal`: of arguments that
+    """Return how a call is divided. Without a value it is a map of weights, E = 0. `request`: of `uwaga.attend`, else None. `refusal`: of arguments that
     the caller has checked. All processes of the group call this together; errors as in `attention`."""
     number, refusal = group.next_call(), refusal or Refusal()
     is_ragged = any(isinstance(x, Ragged) for x in operands)
@@ -93,7 +93,7 @@ def divide(
 
 
 def agree_on_sizes(group: Group, number: int, header: Sequence[int], refusal: "Refusal") -> list[list[int]]:
-    """What follows SIZES in the headers of all processes, which have the same sizes."""
+    """Return what follows SIZES in the headers of all processes, which have the same sizes."""
     result = agree(group, "its operands", number, header, refusal.error)
     for name, sizes in zip(SIZES, zip(*result, strict=True), strict=False):
         check_equal(name, [_NAMES[name][n] for n in sizes] if name in _NAMES else sizes)
@@ -108,7 +108,7 @@ def agree_on_options(
     whole: Mapping[str, Any],
     request: object,
 ) -> tuple[Call, bool]:
-    """The call of this process's operands with the mask and the options of the whole, which all processes have, and whether gradients are
+    """Return the call of this process's operands with the mask and the options of the whole, which all processes have, and whether gradients are
     recorded. Dropout has the first process's seed."""
     refusal = Refusal()
     checksum, seed, records = 0, 0, False
@@ -130,7 +130,7 @@ def agree_on_options(
 
 
 def _made_call(operands: tuple[Any, Any, Any], options: AttentionOptions, whole: Mapping[str, Any]) -> Call:
-    """The validated call. ValueError unless the native kernels serve it, NotImplementedError for forward-mode derivatives."""
+    """Return the validated call. ValueError unless the native kernels serve it, NotImplementedError for forward-mode derivatives."""
     call = make_call(*operands, options, wants_lse=True, whole=whole)
     if has_tangent(*call.operands):
         raise _no_transforms()
@@ -147,14 +147,14 @@ def _no_transforms() -> NotImplementedError:
 
 
 def sizes_of(call: Call) -> list[int]:
-    """What the processes tell one another of their operands: SIZES, and the lengths of their parts."""
+    """Return what the processes tell one another of their operands: SIZES, and the lengths of their parts."""
     batch, heads, queries, width = call.query.shape
     kinds = list(DTYPES).index(call.query.dtype), int(call.query_offsets is not None)
     return [batch, heads, call.key.shape[1], width, call.value.shape[3], *kinds, queries, call.key.shape[2]]
 
 
 def _rows_of(query: Any, key: Any, value: Any) -> list[int]:
-    """What a header says of rows: their number, and for query and key 1 + the position where the first row goes on, or 0 if it begins here."""
+    """Return what a header says of rows: their number, and for query and key 1 + the position where the first row goes on, or 0 if it begins here."""
     value = key if value is None else value
     if key.first != value.first or (query.first is None) != (key.first is None):
         raise ValueError(
@@ -179,7 +179,7 @@ class Refusal:
 
 
 def agree(group: Group, subject: str, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:
-    """The headers of all processes, which are at the same call; an error of one process is one in all of them. subject: of _SUBJECTS."""
+    """Return the headers of all processes, which are at the same call; an error of one process is one in all of them. subject: of _SUBJECTS."""
     place = _SUBJECTS.index(subject)
     result = group.headers(f"call {number}, {subject}", [place, number, failure is not None, *header])
     if failure is not None:
@@ -198,7 +198,7 @@ def agree(group: Group, subject: str, number: int, header: Sequence[int], failur
 
 
 def check_equal(name: str, by_rank: Sequence[object]) -> None:
-    """ValueError, with the first two ranks that differ, unless all processes have the same."""
+    """Raise ValueError, with the first two ranks that differ, unless all processes have the same."""
     for rank, value in enumerate(by_rank):
         if value != by_rank[0]:
             raise known_to_all(
@@ -209,7 +209,7 @@ def check_equal(name: str, by_rank: Sequence[object]) -> None:
 
 
 def _checksum(call: Call) -> int:
-    """The checksum of what must be the same in all processes: the options, and the mask, from which each process finds what to send and
+    """Return the checksum of what must be the same in all processes: the options, and the mask, from which each process finds what to send and
     which keys its queries see."""
     options = replace(call.options, max_queries=0, max_keys=0)
     result = zlib.crc32(repr(options).encode())
@@ -220,21 +220,21 @@ def _checksum(call: Call) -> int:
 
 
 def checksum_of_argument(x: object, checksum: int) -> int:
-    """`checksum` continued by an argument of any type."""
+    """Return `checksum` continued by an argument of any type."""
     if isinstance(x, Tensor) and not is_int(x):
         return checksum_of(x, checksum)
     return zlib.crc32(repr(int(x) if is_int(x) else x).encode(), checksum)
 
 
 def checksum_of(tensor: Tensor, checksum: int) -> int:
-    """`checksum` continued by the shape, the dtype and the values of a tensor, whatever its strides."""
+    """Return `checksum` continued by the shape, the dtype and the values of a tensor, whatever its strides."""
     bits = _without_repeats(tensor.detach())
     described = zlib.crc32(repr((tuple(tensor.shape), tuple(bits.shape), tensor.dtype)).encode(), checksum)
     return _checksum_of_values(bits, described)
 
 
 def _without_repeats(tensor: Tensor) -> Tensor:
-    """The tensor with one entry in each dimension whose entries are all equal: a mask of padded keys may be one row, or a row that is repeated
+    """Return the tensor with one entry in each dimension whose entries are all equal: a mask of padded keys may be one row, or a row that is repeated
     for every query, by a stride of 0 or in memory."""
     bits = tensor.view(_INTEGERS[tensor.itemsize])  # NaN does not equal itself
     for dimension, stride in enumerate(bits.stride()):
@@ -245,7 +245,7 @@ def _without_repeats(tensor: Tensor) -> Tensor:
 
 
 def _checksum_of_values(bits: Tensor, checksum: int) -> int:
-    """`checksum` continued row by row; no more than a block is copied."""
+    """Return `checksum` continued row by row; no more than a block is copied."""
     if bits.nbytes <= _BLOCK or bits.is_contiguous():
         return zlib.crc32(bits.contiguous().numpy().data, checksum)
     for part in bits.split(max(_BLOCK // bits[0].nbytes, 1)) if len(bits) > 1 else bits:

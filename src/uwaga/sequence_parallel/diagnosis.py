@@ -33,7 +33,7 @@ class Process(NamedTuple):
 
 
 def doctor(group: dist.ProcessGroup | None = None) -> list[Process]:
-    """What each process of a group is, by rank, in all processes, which call this together. `uwaga doctor --distributed` shows it.
+    """Describe each process of a group, by rank, in all processes, which call this together. `uwaga doctor --distributed` shows it.
 
     Args:
         group: as in `attention`.
@@ -64,7 +64,7 @@ def doctor(group: dist.ProcessGroup | None = None) -> list[Process]:
 
 
 def _rate(group: Group, other: int) -> float:
-    """Megabytes a second between rank 0 and another one; measured by rank 0 only."""
+    """Measure megabytes a second between rank 0 and another one; measured by rank 0 only."""
     if other == 0:
         return 0.0
     rows = torch.zeros(int(_MEGABYTES * 1e6) // 4)  # float32
@@ -82,7 +82,7 @@ def _rate(group: Group, other: int) -> float:
 
 
 def _small_call(group: Group) -> tuple[bool, int]:
-    """Whether this process's part of a causal call of 2,500 tokens, and of its gradients, is that of the whole computed here; and the
+    """Return whether this process's part of a causal call of 2,500 tokens, and of its gradients, is that of the whole computed here; and the
     checksum of that, which the instruction set decides."""
     generator = torch.Generator().manual_seed(0)
     tokens = 2500

@@ -24,7 +24,7 @@ from uwaga.sequence_parallel.exchange import Group, known_to_all
 
 
 def rectangle_of(bias_BHQK: Tensor, rows: Interval, columns: Interval) -> Tensor:
-    """Some rows and columns of a tensor that broadcasts to the scores."""
+    """Return some rows and columns of a tensor that broadcasts to the scores."""
     for dimension, interval in ((2, rows), (3, columns)):
         if bias_BHQK.shape[dimension] > 1:
             bias_BHQK = bias_BHQK.narrow(dimension, interval[0], interval[1] - interval[0])
@@ -43,14 +43,14 @@ class Division:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many queries and keys the whole has."""
+        """Return how many queries and keys the whole has."""
         return self.query_starts[-1], self.key_starts[-1]
 
     def own(self, starts: Sequence[int]) -> Interval:
         return starts[self.group.rank], starts[self.group.rank + 1]
 
     def part(self, call: Call, query: Tensor, key: Tensor, value: Tensor, rows: Interval, columns: Interval) -> Call:
-        """The call of queries `rows` and keys `columns` of the whole sequence, as a dense call of their own."""
+        """Return the call of queries `rows` and keys `columns` of the whole sequence, as a dense call of their own."""
         sizes, moved = self.sizes, rows[0] - columns[0]
         program, tensors = mask_program.rectangle(call.options.mask_program, call.mask_tensors, sizes, rows, columns)
         options = replace(
@@ -77,7 +77,7 @@ class Division:
 
 
 def joined(pieces: Iterable[Tensor]) -> Tensor:
-    """(1, H, N, ...), of tokens that follow one another; laid out as packed tokens are."""
+    """Return (1, H, N, ...), of tokens that follow one another; laid out as packed tokens are."""
     return torch.cat([x.transpose(1, 2) for x in pieces], 1).transpose(1, 2)
 
 
@@ -105,7 +105,7 @@ class Rows:
 
     @classmethod
     def of(cls, group: Group, number: int, query: Operand, key: Operand, headers: Sequence[Sequence[int]]) -> "Rows":
-        """From what all processes have. Raises ValueError, in all of them: parts that do not follow one another."""
+        """Make it from what all processes have. Raises ValueError, in all of them, for parts that do not follow one another."""
         assert isinstance(query, Ragged)
         assert isinstance(key, Ragged)
         counts = [x[2] for x in headers]
@@ -135,7 +135,7 @@ class Rows:
         return cls(group, number, held, row, lengths, sums.cumsum(0), begins, row[~is_new].unique().tolist())
 
     def score_shape(self) -> dict[str, object]:
-        """The fields of the whole batch's ScoreShape."""
+        """Return the fields of the whole batch's ScoreShape."""
         longest = self.offsets.diff(dim=0).amax(0).tolist() if len(self.offsets) > 1 else [0, 0]
         query_offsets, key_offsets = (x.contiguous() for x in self.offsets.unbind(1))
         return {
@@ -149,7 +149,7 @@ class Rows:
         }
 
     def parts_of_call(self, call: Call) -> list[RowPart]:
-        """The parts of a call of this process's tokens whose mask is that of the whole, in the order of the tokens. A row that lies elsewhere is
+        """Return the parts of a call of this process's tokens whose mask is that of the whole, in the order of the tokens. A row that lies elsewhere is
         among them, without tokens."""
         assert call.query_offsets is not None
         assert call.key_offsets is not None
@@ -173,7 +173,7 @@ class Rows:
         return [*before, RowPart(None, _whole_rows(call, self, rows, first), rows), *behind]
 
     def following(self) -> Tensor:
-        """(n,): for each of this process's queries, how many queries of its row are in later processes."""
+        """Return (n,): for each of this process's queries, how many queries of its row are in later processes."""
         first, last = self.held[self.group.rank]
         counts = self.lengths[first:last, 0]
         later = torch.zeros_like(counts)
@@ -183,18 +183,18 @@ class Rows:
         return later.repeat_interleave(counts)
 
     def parts_of(self, row: int) -> list[list[int]]:
-        """The queries, and the keys, of a row that each process has."""
+        """Return the queries, and the keys, of a row that each process has."""
         is_of_row = self.row == row
         counts = [self.lengths[first:last][is_of_row[first:last]].sum(0) for first, last in self.held]
         return torch.stack(counts, 1).tolist()
 
     def tokens_of(self, rows: slice, side: int) -> slice:
-        """Those of some rows among the queries (0) or the keys (1) of the whole batch."""
+        """Return the tokens of some rows among the queries (0) or the keys (1) of the whole batch."""
         return slice(int(self.offsets[rows.start, side]), int(self.offsets[rows.stop, side]))
 
 
 def _whole_rows(call: Call, all_rows: Rows, rows: slice, first: int) -> Call:
-    """Some rows of the batch, all of whose tokens this process has; `first`: which of its rows the first one is."""
+    """Return some rows of the batch, all of whose tokens this process has; `first`: which of its rows the first one is."""
     last = first + rows.stop - rows.start
     offsets = [x[first : last + 1] for x in (call.query_offsets, call.key_offsets) if x is not None]
     queries, keys = (slice(int(x[0]), int(x[-1])) for x in offsets)

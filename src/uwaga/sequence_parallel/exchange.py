@@ -52,7 +52,7 @@ class Group(NamedTuple):
 
     @classmethod
     def of(cls, group: dist.ProcessGroup | None) -> "Group":
-        """The group, or all processes for None. ValueError where there is no group, or this process is not in it."""
+        """Return the group, or all processes for None. ValueError where there is no group, or this process is not in it."""
         check(
             dist.is_available() and dist.is_initialized(),
             "uwaga.sequence_parallel: there is no process group: call torch.distributed.init_process_group('gloo') first",
@@ -68,13 +68,13 @@ class Group(NamedTuple):
         return [rank for rank in range(self.size) if rank != self.rank]
 
     def next_call(self) -> int:
-        """The number of this call, from 1 on: all processes of the group make the same calls in the same order."""
+        """Return the number of this call, from 1 on: all processes of the group make the same calls in the same order."""
         _calls[self.group] = _calls.get(self.group, 0) + 1
         return _calls[self.group]
 
     @contextmanager
     def errors_told(self) -> Iterator[None]:
-        """An error inside, of this process alone, is told to the others, which else would wait for it: see `leave`."""
+        """Report an error of this process alone to the others, which would wait for it otherwise: see `leave`."""
         try:
             yield
         except ProcessGroupError:  # each process finds these by itself
@@ -85,7 +85,7 @@ class Group(NamedTuple):
             raise
 
     def leave(self, error: Exception) -> None:
-        """Ends all waits of other processes for this one, which raise ProcessGroupError with its rank and `error`. The group is of no more use."""
+        """End all waits of other processes for this one, which raise ProcessGroupError with its rank and `error`. The group is of no more use."""
         known_to_all(error)
         if self.size == 1:
             return
@@ -95,7 +95,7 @@ class Group(NamedTuple):
         self.close()
 
     def close(self) -> None:
-        """Gives up all connections of this process in the group, so that nobody waits for it; others learn no more than that it has ended."""
+        """Give up all connections of this process in the group, so that nobody waits for it; others learn no more than that it has ended."""
         # gloo does so where a wait runs out, and nowhere else while somebody holds the group: here for what nobody sends.
         with suppress(RuntimeError):
             rank = dist.get_global_rank(self.group, self.others[0])
@@ -109,7 +109,7 @@ class Group(NamedTuple):
         return self.group.get_group_store()
 
     def headers(self, what: str, header: Sequence[int]) -> list[list[int]]:
-        """The header of every process, by rank: integers, and zeros up to _HEADER_LENGTH."""
+        """Return the header of every process, by rank: integers, and zeros up to _HEADER_LENGTH."""
         this_header = torch.zeros(_HEADER_LENGTH, dtype=torch.int64)
         this_header[: len(header)] = torch.tensor(header, dtype=torch.int64)
         results = [this_header if rank == self.rank else torch.empty_like(this_header) for rank in range(self.size)]
@@ -129,7 +129,7 @@ class Group(NamedTuple):
         needed: Sequence[Sequence[Interval]],
         into: Sequence[Tensor] | None = None,
     ) -> list[Tensor]:
-        """The rows `needed[rank]` of a tensor whose rows lie with several processes.
+        """Return the rows `needed[rank]` of a tensor whose rows lie with several processes.
 
         Args:
             what: the name of the tensor, for messages.
@@ -197,7 +197,7 @@ class Messages:
     """
 
     def __init__(self, group: Group, what: str) -> None:
-        """`what`: the call and what is sent, for messages of errors."""
+        """Begin without messages. `what`: the call and what is sent, for messages of errors."""
         self._group, self._what = group, what
         self._pending: dict[Message, None] = {}  # in the order in which they began
         self._failures: dict[int, RuntimeError] = {}
@@ -269,12 +269,12 @@ class Messages:
             ) from first
 
     def _error_of(self, rank: int) -> str | None:
-        """The error with which a process left the group; None where it did not."""
+        """Return the error with which a process left the group; None where it did not."""
         key = _failure_key(rank)
         return cast("str | None", self._ask(lambda store: store.get(key).decode() if store.check([key]) else None))
 
     def _ask(self, call: Callable[[dist.Store], Any]) -> Any:
-        """What a call of the group's store returns, or None where that fails; a store that does not answer is not asked again."""
+        """Return what a call of the group's store returns, or None where that fails; a store that does not answer is not asked again."""
         if self._is_store_silent:
             return None
         try:
@@ -284,7 +284,7 @@ class Messages:
             return None
 
     def _seconds(self) -> float:
-        """How long something of another process is looked for in the group's store."""
+        """Return how long something of another process is looked for in the group's store."""
         return min(max(self._waited * _LATER, LATEST[0]), LATEST[1])
 
 
@@ -344,7 +344,7 @@ class RelayedMessages(Messages):
         super()._raise()
 
     def _named(self, first: int, error: RuntimeError) -> dict[int, RuntimeError]:
-        """The process that ended, from the one that this process waited for: whom that one waited for in vain, and so on."""
+        """Return the process that ended, from the one that this process waited for: whom that one waited for in vain, and so on."""
         rank, reason, asked = first, error, {self._group.rank}
         while rank not in asked:
             asked.add(rank)
@@ -355,7 +355,7 @@ class RelayedMessages(Messages):
         return {first: error}  # they wait for one another
 
     def _missing_to(self, rank: int) -> int | None:
-        """Whom another process waits for in vain, by its note; None where there is no note, or it is through."""
+        """Return whom another process waits for in vain, by its note; None where there is no note, or it is through."""
         note = self._notes.get(rank)
         if note is None:
             return None
@@ -381,7 +381,7 @@ class RelayedMessages(Messages):
 
 
 def known_to_all(error: Exception) -> Exception:
-    """An error that all processes have, or that is about to be told to them."""
+    """Return an error that all processes have, or that is about to be told to them."""
     with suppress(AttributeError):
         setattr(error, _KNOWN, True)
     return error
@@ -400,7 +400,7 @@ def _in_vain(rank: int) -> RuntimeError:
 
 
 def _within(seconds: float, call: Callable[[], Any]) -> Any:
-    """What a call of a store returns, or None where it fails. Raises TimeoutError: it takes longer, as in a process that is stopped."""
+    """Return what a call of a store returns, or None where it fails. Raises TimeoutError: it takes longer, as in a process that is stopped."""
     results: list[Any] = []
 
     def run() -> None:
@@ -416,7 +416,7 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
 
 
 def rows_within(tensors: Sequence[Tensor], held: Sequence[Interval], needed: Interval) -> Tensor | None:
-    """The rows of an interval as a view of what a process has of it, `tensors` of the intervals `held`; None if no interval has them all."""
+    """Return the rows of an interval as a view of what a process has of it, `tensors` of the intervals `held`; None if no interval has them all."""
     for x, (first, last) in zip(tensors, held, strict=True):
         if first <= needed[0] and needed[1] <= last:
             return x[needed[0] - first : needed[1] - first]
@@ -424,7 +424,7 @@ def rows_within(tensors: Sequence[Tensor], held: Sequence[Interval], needed: Int
 
 
 def rows_or_memory(tensors: Sequence[Tensor], held: Sequence[Interval], needed: Sequence[Interval]) -> list[Tensor]:
-    """The rows of each needed interval as `rows_within` gives them, or memory for them if no interval has them all."""
+    """Return the rows of each needed interval as `rows_within` gives them, or memory for them if no interval has them all."""
     views = [rows_within(tensors, held, interval) for interval in needed]
     return [
         tensors[0].new_empty((last - first, *tensors[0].shape[1:])) if x is None else x
@@ -433,7 +433,7 @@ def rows_or_memory(tensors: Sequence[Tensor], held: Sequence[Interval], needed: 
 
 
 def shared_rows(held: Interval, needed: Interval) -> list[tuple[slice, slice]]:
-    """What two intervals have in common, from the beginning of each; empty where that is nothing."""
+    """Return what two intervals have in common, from the beginning of each; empty where that is nothing."""
     first, last = max(held[0], needed[0]), min(held[1], needed[1])
     if first >= last:
         return []

@@ -28,7 +28,7 @@ _Operands = dict[str, Tensor]
 
 
 def serves(division: Division, call: Call) -> bool:
-    """Whether there are so many key heads that fewer products make up for processes with fewer of them than others. The gradient of a bias tensor
+    """Return whether there are so many key heads that fewer products make up for processes with fewer of them than others. The gradient of a bias tensor
     is the ring's, which never has all pairs of a head."""
     heads, size = call.key.shape[1], division.group.size
     return call.bias is None and heads >= -(-heads // size) * size * _PRODUCTS
@@ -43,7 +43,7 @@ def backward(
     grad_lse: Tensor | None,
     needs: Sequence[bool],
 ) -> Gradients:
-    """As `ring.backward`; relative and sinks have the gradients of the heads that are computed here. output, lse: of this process's queries."""
+    """Return what `ring.backward` returns; relative and sinks have the gradients of the heads that are computed here. output, lse: of this process's queries."""
     of_queries = {"query": call.query, "output": output, "lse": lse, "grad_output": grad_output, "grad_lse": grad_lse}
     # (B, G, R, n, ...), of keys with R = 1
     operands = {
@@ -72,7 +72,7 @@ def backward(
 def _exchanged(
     division: Division, call: Call, operands: _Operands, home: _Operands
 ) -> Iterator[tuple[int, slice, _Operands, _Operands]]:
-    """For each of this process's key heads in each sequence: the sequence, its query heads, their operands (1, R, N, ...), and gradients to be
+    """Yield, for each of this process's key heads in each sequence, the sequence, its query heads, their operands (1, R, N, ...), and gradients to be
     filled in before the next one, whose parts go home. A process has all sequences of its heads: they may be of any lengths."""
     me, size, (batch, heads) = division.group.rank, division.group.size, call.key.shape[:2]
     of_rank = [range(heads * rank // size, heads * (rank + 1) // size) for rank in range(size)]

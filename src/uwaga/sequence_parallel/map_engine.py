@@ -30,7 +30,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def told(function: Function) -> Function:
-    """A method whose error in one process alone is told to the others of `self.group`."""
+    """Return a method whose error in one process alone is told to the others of `self.group`."""
 
     @wraps(function)
     def run(self: Any, *arguments: Any) -> Any:
@@ -48,7 +48,7 @@ class MapEngine:
 
     @told
     def rows(self, call: Call, request: RowStatisticsRequest) -> RowStatistics:
-        """The statistics of all of this process's queries, whatever the selection."""
+        """Return the statistics of all of this process's queries, whatever the selection."""
         start = request.distance
         if start is not None and start[0] == START_LAST:
             queries, keys = self.division.sizes
@@ -77,7 +77,7 @@ class MapEngine:
 
     @told
     def mass(self, call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
-        """(B, H, n), of this process's queries; the second mask is that of the whole."""
+        """Return (B, H, n), of this process's queries; the second mask is that of the whole."""
         self._agree("the mass of its map", program, *tensors)
         results: dict[int, Tensor] = {}
         memory: dict[int, Tensor] = {}
@@ -97,7 +97,7 @@ class MapEngine:
 
     @told
     def received(self, call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
-        """(B, H, m), of this process's keys; the weights are those of its queries."""
+        """Return (B, H, m), of this process's keys; the weights are those of its queries."""
         self._agree("the received weights of its map", row_weights is None)
         division = self.division
         plan = ring.plan_of_keys(division, call)
@@ -123,7 +123,7 @@ class MapEngine:
 
     @told
     def diagonal_sums(self, call: Call, normalizer: Normalizer) -> Tensor:
-        """(B, H, Q+K-1), of the whole, in every process."""
+        """Return (B, H, Q+K-1), of the whole, in every process."""
         self._agree("the diagonals of its map")
         queries, keys = self.division.sizes
         shared, sums = self._new_sums(*call.query.shape[:2], max(queries + keys - 1, 0))
@@ -137,7 +137,7 @@ class MapEngine:
     def pool(
         self, call: Call, normalizer: Normalizer, pooling: str, query_edges: Tensor, key_edges: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Cells (B, H, rows, cols) of the whole, and positions for "max", in every process; edges are those of the whole."""
+        """Return cells (B, H, rows, cols) of the whole, and positions for "max", in every process; edges are those of the whole."""
         self._agree("the cells of its map", pooling, query_edges, key_edges)
         sizes = (*call.query.shape[:2], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
         best = torch.zeros(sizes), torch.full((*sizes, 2), -1)
@@ -164,7 +164,7 @@ class MapEngine:
 
     @told
     def weights(self, call: Call, normalizer: Normalizer, selection: Selection, keys: Tensor) -> Tensor:
-        """(sequences, heads, queries, keys) of a selection of the whole, in every process."""
+        """Return (sequences, heads, queries, keys) of a selection of the whole, in every process."""
         self._agree("the entries of its map", selection.sequences, selection.heads, selection.queries, keys)
         division, group = self.division, self.group
         runs, interval = _runs(selection.queries), division.own(division.key_starts)
@@ -187,12 +187,12 @@ class MapEngine:
 
     @told
     def largest(self, logits_BH: Tensor) -> Tensor:
-        """(B, H): the largest number that a process has, NaN before all others."""
+        """Return (B, H): the largest number that a process has, NaN before all others."""
         self._agree("the largest logit of its map")
         return self._gathered("largest logits", logits_BH).amax(0)
 
     def _agree(self, subject: str, *arguments: object) -> None:
-        """All processes are at the same function, with the same arguments."""
+        """Check that all processes are at the same function, with the same arguments."""
         checksum = 0
         for x in arguments:
             checksum = agreement.checksum_of_argument(x, checksum)
@@ -200,7 +200,7 @@ class MapEngine:
         agreement.check_equal("the arguments of a map (checksums)", [x[0] for x in agreed])
 
     def _over_keys(self, call: Call, plan: Plan, normalizer: Normalizer | None = None) -> "Iterator[_Visit]":
-        """The blocks of keys at the queries that this process computes, and the normalizer of these."""
+        """Return the blocks of keys at the queries that this process computes, and the normalizer of these."""
         division = self.division
         homes, pieces = ring.home_intervals(division.query_starts), ring.plan_intervals(division, plan)
         query, *softmax = (
@@ -212,7 +212,7 @@ class MapEngine:
             yield _Visit(at, rows, keys, part, [ring.by_heads(x[at]) for x in softmax], is_first, is_last)
 
     def _home(self, call: Call, plan: Plan, name: str, computed: Sequence[Tensor]) -> Tensor:
-        """(B, H, n, ...) of this process's queries, from those that it computed, piece by piece."""
+        """Return (B, H, n, ...) of this process's queries, from those that it computed, piece by piece."""
         division = self.division
         pieces = ring.plan_intervals(division, plan)
         rows = [ring.by_rows(x) for x in computed or [torch.empty(*call.query.shape[:2], 0)]]
@@ -222,7 +222,7 @@ class MapEngine:
     def _of_pieces(
         self, call: Call, plan: Plan, request: RowStatisticsRequest, computed: Sequence[RowStatistics]
     ) -> RowStatistics:
-        """The statistics of this process's queries."""
+        """Return the statistics of this process's queries."""
         computed = computed or [cpu.new_rows(replace(call, query=call.query[:, :, :0]), request)]
         maximum, total = (self._home(call, plan, "softmax", [x.normalizer[n] for x in computed]) for n in range(2))
         others = {
@@ -233,20 +233,20 @@ class MapEngine:
         return RowStatistics(Normalizer(maximum, total), **others)
 
     def _gathered(self, name: str, tensor: Tensor) -> Tensor:
-        """(P, ...): the tensors of all processes, in every process."""
+        """Return (P, ...): the tensors of all processes, in every process."""
         group = self.group
         held = [[(rank, rank + 1)] for rank in range(group.size)]
         what = f"call {self.division.number}, {name}"
         return group.rows(what, [tensor[None]], held, [[(0, group.size)]] * group.size)[0]
 
     def _new_sums(self, *sizes: int) -> tuple[Tensor, Tensor]:
-        """Exact sums that are 0: a share for each process, (P, n, 3), and a view of these as (..., 3)."""
+        """Return exact sums that are 0: a share for each process, (P, n, 3), and a view of these as (..., 3)."""
         share = -(-prod(sizes) // self.group.size)
         shares = parts.new_exact_sums(self.group.size, share)
         return shares, shares.view(-1, 3)[: prod(sizes)].view(*sizes, 3)
 
     def _added(self, name: str, shares: Tensor, sizes: Sequence[int]) -> Tensor:
-        """(...) float64, in every process: the exact sums of all processes; each process adds up its share."""
+        """Return (...) float64, in every process: the exact sums of all processes; each process adds up its share."""
         size, what = self.group.size, f"call {self.division.number}, {name}"
         every = [(rank * size, (rank + 1) * size) for rank in range(size)]
         needed = [[(first + rank, first + rank + 1) for first, _ in every] for rank in range(size)]
@@ -271,14 +271,14 @@ class _Visit(NamedTuple):
 
 
 def _moved_start(start: tuple[int, int, Tensor | None], visit: _Visit) -> tuple[int, int, Tensor | None]:
-    """A start of the whole, START_VALUE or per row, for these queries and keys."""
+    """Return a start of the whole, START_VALUE or per row, for these queries and keys."""
     moved = visit.rows[0] - visit.keys[0]
     mode, value, starts = start
     return mode, value + moved, None if starts is None else starts + moved
 
 
 def _better(cells: Tensor, positions: Tensor, others: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """The larger of two largest weights, by the rule of Cells::is_better in native/drivers/weights_columns.cc."""
+    """Return the larger of two largest weights, by the rule of Cells::is_better in native/drivers/weights_columns.cc."""
     is_first = (at[..., 0] < positions[..., 0]) | ((at[..., 0] == positions[..., 0]) & (at[..., 1] < positions[..., 1]))
     is_equal = (others == cells) | (others.isnan() & cells.isnan())
     is_larger = (others.isnan() & ~cells.isnan()) | (others > cells)
@@ -287,7 +287,7 @@ def _better(cells: Tensor, positions: Tensor, others: Tensor, at: Tensor) -> tup
 
 
 def _runs(positions: Tensor) -> list[Interval]:
-    """Rising positions as intervals, at least one."""
+    """Return rising positions as intervals, at least one."""
     ends = (positions.diff() != 1).nonzero().flatten() + 1
     edges = [0, *ends.tolist(), len(positions)]
     return [(int(positions[a]), int(positions[b - 1]) + 1) for a, b in pairwise(edges) if a < b] or [(0, 0)]
@@ -334,12 +334,12 @@ class RaggedMapEngine:
 
 
 def _engine(division: Division | None) -> Any:
-    """The engine of a part: `cpu` for whole rows, a MapEngine for a row that several processes share."""
+    """Return the engine of a part: `cpu` for whole rows, a MapEngine for a row that several processes share."""
     return cpu if division is None else MapEngine(division)
 
 
 def _split(pieces: list[RowPart], of_tokens: Sequence[Tensor | None]) -> list[Any]:
-    """The tokens of each part, from tensors (1, H, N)."""
+    """Return the tokens of each part, from tensors (1, H, N)."""
     lengths = [part.query.shape[2] for _, part, _ in pieces]
     split = [[None] * len(lengths) if x is None else x.split(lengths, dim=2) for x in of_tokens]
     return list(zip(*split, strict=True))

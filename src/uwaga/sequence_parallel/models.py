@@ -35,7 +35,7 @@ _HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForTokenClassification")
 
 
 def part(tokens: Operand, *, group: dist.ProcessGroup | None = None) -> PartOfBatch:
-    """This process's part of a batch of token ids, which all processes have: consecutive ones, with rows that are cut anywhere.
+    """Return this process's part of a batch of token ids, which all processes have: consecutive ones, with rows that are cut anywhere.
 
     Args:
         tokens: (N,) one text, (B, N), or Ragged with values (N, ...): operands of attention, too.
@@ -52,7 +52,7 @@ def part(tokens: Operand, *, group: dist.ProcessGroup | None = None) -> PartOfBa
 
 
 def forward(model: nn.Module, tokens: Operand, *, group: dist.ProcessGroup | None = None, **options: Any) -> Any:
-    """What a model returns of this process's part of the tokens, where attention is over all of them.
+    """Compute a model's output for this process's part of the tokens, with attention over all of them.
 
     All processes call this together, with the same weights and tokens. The outputs of a model of `uwaga.models` have the bits of
     one process, dropout too where all have the same torch.manual_seed. Gradients of weights are those of this process's tokens: add them up
@@ -172,7 +172,7 @@ def _of_transformers(model: Any, tokens: Operand, group: Group, options: dict[st
 
 
 def _positions(model: nn.Module, ids: Tensor) -> Tensor:
-    """(B, N): from 0 on; in RoBERTa's family those of tokens follow that of padding, which is any token with the id of padding."""
+    """Return (B, N): from 0 on; in RoBERTa's family those of tokens follow that of padding, which is any token with the id of padding."""
     for module in model.modules():
         if hasattr(module, "create_position_ids_from_input_ids"):
             padding: Any = module.padding_idx
@@ -193,7 +193,7 @@ def _check_options(options: Mapping[str, Any], served: Collection[str]) -> None:
 
 
 def _check_ids(model: str, name: str, ids: Ragged, size: int, max_tokens: int | None = None) -> None:
-    """As the model does, which would find them in the process alone that has them."""
+    """Check ids as the model does, which would find an error only in the process that has the token."""
     if ids.values.numel() and not 0 <= int(ids.values.min()) <= int(ids.values.max()) < size:
         raise ValueError(f"{_AT} {name} of {model} must lie between 0 and {size - 1}")
     longest = int(ids.lengths.max()) if len(ids) else 0
@@ -204,7 +204,7 @@ def _check_ids(model: str, name: str, ids: Ragged, size: int, max_tokens: int | 
 
 
 def _check_uncut(model: str, whole: Ragged, size: int) -> None:
-    """ValueError unless every row lies with one process, and has a token."""
+    """Raise ValueError unless every row lies with one process, and has a token."""
     for rank in range(size):
         check(
             part_of(whole, rank, size).rows.first is None,

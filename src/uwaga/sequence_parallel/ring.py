@@ -52,13 +52,13 @@ class Rows:
 
     @classmethod
     def of(cls, plan: Plan, tensors: Sequence[Tensor]) -> "Rows":
-        """From what `tensors` gave."""
+        """Make it from what `tensors` returned."""
         count = len(tensors) // 3
         return cls(plan, *(list(tensors[n * count : (n + 1) * count]) for n in range(3)))
 
 
 def forward(division: Division, call: Call) -> tuple[Tensor, Tensor, Rows]:
-    """The output (B, H, n, E) and lse (B, H, n) of this process's queries, and what `backward` needs. `call` has this process's part of the
+    """Return the output (B, H, n, E) and lse (B, H, n) of this process's queries, and what `backward` needs. `call` has this process's part of the
     operands, and the mask of the whole sequence."""
     plan, rank = plan_of_queries(division, call), division.group.rank
     homes, pieces = home_intervals(division.query_starts), plan_intervals(division, plan)
@@ -83,7 +83,7 @@ def forward(division: Division, call: Call) -> tuple[Tensor, Tensor, Rows]:
 def backward(
     division: Division, call: Call, rows: Rows, grad_output: Tensor, grad_lse: Tensor | None, needs: Sequence[bool]
 ) -> Gradients:
-    """The gradients of this process's parts of query, key and value, and of relative and sinks by the queries that it computes. `needs`: what
+    """Return the gradients of this process's parts of query, key and value, and of relative and sinks by the queries that it computes. `needs`: what
     some process needs, of query, key, value, relative, bias and sinks."""
     homes, pieces = home_intervals(division.query_starts), plan_intervals(division, rows.plan)
     grads = [move_rows(division, "gradient of the output", [by_rows(grad_output)], homes, pieces)]
@@ -102,7 +102,7 @@ def backward(
 def _backward_of_queries(
     division: Division, call: Call, plan: Plan, read: Sequence[Sequence[Tensor]], needs: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of query, relative, bias and sinks: keys and values travel."""
+    """Return the gradients of query, relative, bias and sinks: keys and values travel."""
     homes, pieces = home_intervals(division.query_starts), plan_intervals(division, plan)
     relative = torch.zeros_like(call.relative) if needs[3] and call.relative is not None else None
     sinks = torch.zeros_like(call.sinks) if needs[5] and call.sinks is not None else None
@@ -139,7 +139,7 @@ def _backward_of_queries(
 def _backward_of_keys(
     division: Division, call: Call, plan_of_queries: Plan, read: Sequence[Sequence[Tensor]]
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of key and value: queries travel, with what belongs to them."""
+    """Return the gradients of key and value: queries travel, with what belongs to them."""
     plan = plan_of_keys(division, call)
     homes, pieces = home_intervals(division.key_starts), plan_intervals(division, plan)
     key, value = (
@@ -181,7 +181,7 @@ class _Visit(NamedTuple):
 def all_visits(
     division: Division, plan: Plan, what: str, tensors: Sequence[Sequence[Tensor]], held: Intervals
 ) -> Iterator[_Visit]:
-    """The blocks that this process's pieces need, in order; an empty one, once, for a piece that needs none. Arguments as of `travel`."""
+    """Return the blocks that this process's pieces need, in order; an empty one, once, for a piece that needs none. Arguments as of `travel`."""
     numbers = plan.pieces_of(division.group.rank)
     pieces = [(at, plan.pieces[n].rows, plan.blocks_of(n)) for at, n in enumerate(numbers)]
     for b, block, operands in travel(division, plan, what, tensors, held):
@@ -194,7 +194,7 @@ def all_visits(
 
 
 def key_visits(division: Division, call: Call, plan: Plan, what: str) -> Iterator[_Visit]:
-    """Those of keys and values."""
+    """Return the visits of keys and values."""
     tensors = [[by_rows(x) for x in (call.key, call.value)]]
     return all_visits(division, plan, what, tensors, home_intervals(division.key_starts))
 
@@ -202,7 +202,7 @@ def key_visits(division: Division, call: Call, plan: Plan, what: str) -> Iterato
 def travel(
     division: Division, plan: Plan, what: str, tensors: Sequence[Sequence[Tensor]], held: Intervals
 ) -> Iterator[tuple[int, Interval, list[Tensor]]]:
-    """The blocks that this process needs, in order: their number, their interval, and the rows of each operand, (n, ...), until the next one.
+    """Return the blocks that this process needs, in order: their number, their interval, and the rows of each operand, (n, ...), until the next one.
 
     Every block visits the processes that need it one after another, from the one that has its first rows on, in the order of the ranks. While
     one is computed, the next one arrives, and leaves if it begins its way here. No order of processes locks them: a process waits for a block from the
@@ -231,12 +231,12 @@ def travel(
                 leaving[b] = send(following[0], b, operands) if following else []
 
         def operands_here(b: int) -> list[Tensor]:
-            """Those of a block that begins its way here, if all of it is in one interval; else empty."""
+            """Return the operands of a block that begins its way here, if all of it is in one interval; else empty."""
             found = [rows_within(x, held[group.rank], plan.blocks[b]) for x in zip(*tensors, strict=True)]
             return [x for x in found if x is not None] if orders[b][:1] == [group.rank] else []
 
         def take(n: int) -> _Block:
-            """The n-th block that is needed. What is not here is under way to it; what is whole leaves for the next process."""
+            """Return the n-th block that is needed. What is not here is under way to it; what is whole leaves for the next process."""
             b = needed[n]
             (first, last), at = plan.blocks[b], orders[b].index(group.rank)
             if here := operands_here(b):
@@ -289,7 +289,7 @@ class _Block:
 
 
 def turns_of(orders: Sequence[Sequence[int]], rank: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """The blocks that begin their way at a process and go on, by how many blocks it has taken when it sends them, if that is before their turn, and when it
+    """Return the blocks that begin their way at a process and go on, by how many blocks it has taken when it sends them, if that is before their turn, and when it
     waits until the next process has them. They are sent early where the next one takes them earlier than this one, as under a window, where else each process
     would begin when the one before it ends; and they are waited for once both have had the time to take them, so that few are on their way."""
     early: dict[int, list[int]] = {}
@@ -308,13 +308,13 @@ def turns_of(orders: Sequence[Sequence[int]], rank: int) -> tuple[dict[int, list
 def part_of(
     division: Division, call: Call, operands: tuple[Tensor, Tensor, Tensor], rows: Interval, keys: Interval
 ) -> Call:
-    """The call of these rows of query, key and value, (n, B, H, D), as a call of their own."""
+    """Return the call of these rows of query, key and value, (n, B, H, D), as a call of their own."""
     query, key, value = map(by_heads, operands)
     return division.part(call, query, key, value, rows, keys)
 
 
 def plan_of_queries(division: Division, call: Call, second: tuple[MaskProgram, Sequence[Tensor]] = ((), ())) -> Plan:
-    """Queries stay, keys travel: those that a second mask, of the whole, shows too."""
+    """Plan queries that stay, and keys that travel: those that a second mask, of the whole, shows too."""
     masks = (call.options.mask_program, call.mask_tensors), second
     memories: list[mask_program.Known] = [{}, {}]
 
@@ -330,7 +330,7 @@ def plan_of_queries(division: Division, call: Call, second: tuple[MaskProgram, S
 
 
 def plan_of_keys(division: Division, call: Call) -> Plan:
-    """Keys stay, queries travel."""
+    """Plan keys that stay, and queries that travel."""
     queries, keys = division.sizes
     memory: mask_program.Known = {}
 
@@ -354,20 +354,20 @@ def move_rows(
 
 
 def home_intervals(starts: Sequence[int]) -> Intervals:
-    """The part of each process, as it was given."""
+    """Return the part of each process, as it was given."""
     return [[interval] for interval in pairwise(starts)]
 
 
 def plan_intervals(division: Division, plan: Plan) -> Intervals:
-    """The pieces of each process; an empty one where it has none, so that the types of tensors are known."""
+    """Return the pieces of each process; an empty one where it has none, so that the types of tensors are known."""
     return [intervals or [(0, 0)] for intervals in plan.intervals(division.group.size)]
 
 
 def by_rows(x: Tensor) -> Tensor:
-    """(n, B, H, ...) of (B, H, n, ...), detached."""
+    """Return (n, B, H, ...) of (B, H, n, ...), detached."""
     return x.detach().movedim(2, 0)
 
 
 def by_heads(x: Tensor) -> Tensor:
-    """(B, H, n, ...) of (n, B, H, ...)."""
+    """Return (B, H, n, ...) of (n, B, H, ...)."""
     return x.movedim(0, 2)

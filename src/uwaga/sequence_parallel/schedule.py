@@ -49,24 +49,24 @@ class Plan(NamedTuple):
     work: tuple[tuple[int, ...], ...]  # of each piece and block: how many pairs are seen, about; 0: none
 
     def intervals(self, size: int) -> list[list[Interval]]:
-        """The pieces of each process, in order."""
+        """Return the pieces of each process, in order."""
         return [[piece.rows for piece in self.pieces if piece.rank == rank] for rank in range(size)]
 
     def pieces_of(self, rank: int) -> list[int]:
         return [n for n, piece in enumerate(self.pieces) if piece.rank == rank]
 
     def blocks_of(self, piece: int) -> list[int]:
-        """The blocks that have pairs with a piece, in order."""
+        """Return the blocks that have pairs with a piece, in order."""
         return [b for b, pairs in enumerate(self.work[piece]) if pairs]
 
     def visits(self, block: int, first: int, size: int) -> list[int]:
-        """The processes that need a block, in the order of a ring, from rank `first` on."""
+        """Return the processes that need a block, in the order of a ring, from rank `first` on."""
         ranks = {piece.rank for piece, row in zip(self.pieces, self.work, strict=True) if row[block]}
         return sorted(ranks, key=lambda rank: (rank - first) % size)
 
 
 def make_plan(sees: Callable[[Interval], Interval], staying: int, travelling: int, steps: Steps, size: int) -> Plan:
-    """The plan of `size` processes.
+    """Return the plan of `size` processes.
 
     Args:
         sees: of an interval of what stays, an interval outside which it has no pairs with what travels.
@@ -91,14 +91,14 @@ def make_plan(sees: Callable[[Interval], Interval], staying: int, travelling: in
 def _cut(
     sees: Callable[[Interval], Interval], staying: int, step: int, blocks: Sequence[Interval], count: int
 ) -> tuple[list[Interval], list[tuple[int, ...]]]:
-    """So many pieces of what stays, which begin at multiples of `step`, and the work of each."""
+    """Return so many pieces of what stays, which begin at multiples of `step`, and the work of each."""
     steps = -(-staying // step)
     pieces = list(pairwise(min(steps * n // count * step, staying) for n in range(count + 1)))
     return pieces, [_work(sees, rows, blocks) for rows in pieces]
 
 
 def _work(sees: Callable[[Interval], Interval], rows: Interval, blocks: Sequence[Interval]) -> tuple[int, ...]:
-    """The pairs of these rows and each block, from what ranges of the rows see."""
+    """Return the pairs of these rows and each block, from what ranges of the rows see."""
     step = max(-(-(rows[1] - rows[0]) // _RANGES), 1)
     ranges = [(first, min(first + step, rows[1])) for first in range(rows[0], rows[1], step)]
     counts, seen = np.array([b - a for a, b in ranges]), np.array([sees(some) for some in ranges]).reshape(-1, 2, 1)

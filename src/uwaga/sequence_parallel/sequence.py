@@ -47,7 +47,7 @@ def attention(
     dropout: float = 0.0,
     impl: str | None = None,
 ) -> Operand:
-    """`uwaga.attention` of one sequence, of which each process holds a contiguous part: the output of this process's queries.
+    """Compute `uwaga.attention` of one sequence, of which each process holds a contiguous part: the output of this process's queries.
 
     The whole sequence is the parts in the order of the ranks. All processes of the group call this together, with parts of any
     length: other lengths in other processes, none at all, and other lengths of queries than of keys. Output, lse and the
@@ -92,7 +92,7 @@ def attention(
 
 @contextmanager
 def sequence_parallel(group: dist.ProcessGroup | None = None) -> Iterator[None]:
-    """Inside it, `uwaga.attention` means `uwaga.sequence_parallel.attention` over the group, in layers and models too.
+    """Open a context in which `uwaga.attention` means `uwaga.sequence_parallel.attention` over the group, in layers and models too.
 
     Tensors are then this process's part of the sequence. Only attention mixes positions, so layers need no other change, except
     those that count positions from 0: pass them the positions of the part. It holds for all threads of the process, of which one
@@ -127,7 +127,7 @@ class _SequenceParallel:
         entropy: bool,
         topk: int | None,
     ) -> tuple[Operand, Operand, Any]:
-        """As `uwaga.attend` does it in one process: in one pass, or with gradients or dropout in two."""
+        """Compute what `uwaga.attend` computes in one process: in one pass, or with gradients or dropout in two."""
         from uwaga.maps.attended import check_wanted
         from uwaga.maps.engines import tiles
         from uwaga.maps.spec import RowStatisticsRequest
@@ -157,7 +157,7 @@ class _SequenceParallel:
             return unflatten_output(query, output), unflatten_lse(query, lse_BHn), weights
 
     def explain(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Choice:
-        """What would serve the call; the other processes need not ask too. Raises what `attend` raises for these arguments, except for mask,
+        """Return what would serve the call; the other processes need not ask too. Raises what `attend` raises for these arguments, except for mask,
         bias and sinks: they are over the whole sequence, whose length the other processes know."""
         with torch.random.fork_rng(devices=()):  # dropout draws a seed
             call_of_part(query, key, value, options, impl, options.dropout)
@@ -170,7 +170,7 @@ class _SequenceParallel:
 
 
 def _attend(divided: Divided) -> tuple[Tensor, Tensor]:
-    """The output (B, H, n, E) and lse (B, H, n) of this process's queries."""
+    """Return the output (B, H, n, E) and lse (B, H, n) of this process's queries."""
     call, records, how = divided
     if isinstance(how, Division):
         return _attend_divided(how, call, records)
@@ -189,7 +189,7 @@ def _attend_alone(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def _attend_divided(division: Division, call: Call, records: bool) -> tuple[Tensor, Tensor]:
-    """The output (B, H, n, E) and lse (B, H, n) of this process's queries, recorded for autograd where that is asked for."""
+    """Return the output (B, H, n, E) and lse (B, H, n) of this process's queries, recorded for autograd where that is asked for."""
     return _Attention.apply(division, *call.tensors) if records else ring.forward(division, call)[:2]
 
 
@@ -237,7 +237,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _check_backward(*grads: Tensor | None) -> None:
-    """NotImplementedError for a backward pass that is not served."""
+    """Raise NotImplementedError for a backward pass that is not served."""
     at = "uwaga.sequence_parallel.attention has no"
     if torch.is_grad_enabled():
         raise NotImplementedError(f"{at} second derivative: the backward pass with create_graph=True")

@@ -64,13 +64,13 @@ class AgreedEngine:
     has checked its arguments, so that an error in them is told in the same message; a read that finds everything computed sends it in the end."""
 
     def __init__(self, group: Group, number: int, engine: Any) -> None:
-        """`number`: that of the map's call."""
+        """Wrap an engine. `number`: that of the map's call."""
         self._group, self._number, self._engine = group, number, engine
         self._header: list[int] | None = None  # that is still to be sent in this read
 
     @contextmanager
     def reading(self, method: str) -> Iterator[None]:
-        """A read of one of READS; the method `given` gets its arguments."""
+        """Open a context for a read of one of READS; the method `given` gets its arguments."""
         with self._group.errors_told():
             self._header = [READS.index(method), 0]
             try:
@@ -82,7 +82,7 @@ class AgreedEngine:
             self._agree()
 
     def given(self, *arguments: object) -> None:
-        """Arguments of the present read in the form that engines take."""
+        """Add arguments of the present read in the form that engines take."""
         if self._header is not None:
             for x in arguments:
                 self._header[1] = checksum_of_argument(x, self._header[1])
@@ -155,17 +155,17 @@ class SequenceMap:
 
     @property
     def shape(self) -> Shape:
-        """(..., H, Q, K) of the whole sequence; (R, H, None, None) of a Ragged batch."""
+        """Return (..., H, Q, K) of the whole sequence; (R, H, None, None) of a Ragged batch."""
         return self._map.shape
 
     @property
     def lse(self) -> Operand:
-        """(..., H, n), or Ragged (n, H): see `AttentionMap.lse`."""
+        """Return (..., H, n), or Ragged (n, H): see `AttentionMap.lse`."""
         with self._engine.reading("lse"):
             return self._map.lse
 
     def __getitem__(self, index: object) -> "Tensor | Any":
-        """The weights at ints, slices and lists of positions, in every process: see `AttentionMap`. Every process gets the queries of these
+        """Return the weights at ints, slices and lists of positions, in every process: see `AttentionMap`. Every process gets the queries of these
         rows."""
         with self._engine.reading("m[...]"):
             return self._map.of_sequence("m[...]")[index]
@@ -183,7 +183,7 @@ class SequenceMap:
 
 
 def _told(name: str, gives: str) -> Callable[..., Any]:
-    """A method of AttentionMap that all processes call together; each tells the others its plain arguments before anything is computed."""
+    """Make a method of AttentionMap that all processes call together; each tells the others its plain arguments before anything is computed."""
     method = getattr(AttentionMap, name)
     signature = inspect.signature(method)
 
@@ -223,7 +223,7 @@ class _DividedMap(AttentionMap):
         return _AT.removesuffix(":")
 
     def of_sequence(self, name: str) -> "_DividedMap":
-        """The map itself. Raises ValueError for a Ragged batch."""
+        """Return the map itself. Raises ValueError for a Ragged batch."""
         if isinstance(self._query, Ragged):
             raise ValueError(f"{_AT} {name} is not computed for Ragged batches over several processes")
         return self
@@ -278,7 +278,7 @@ class _DividedMap(AttentionMap):
 
 
 def call_of_map(call: Call) -> Call:
-    """The call whose weights a map shows: without values, dropout and gradients."""
+    """Return the call whose weights a map shows: without values, dropout and gradients."""
     detached = Call.of([None if x is None else x.detach() for x in call.tensors], call.options)
     options = replace(call.options, dropout=0.0)
     return replace(detached, value=detached.key[..., :0], seed=None, options=options)
@@ -295,7 +295,7 @@ def attention_map(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> SequenceMap:
-    """The attention weights of one sequence, of which each process holds a contiguous part: their statistics, never the matrix.
+    """Make a map of the attention weights of one sequence, of which each process holds a contiguous part: their statistics, never the matrix.
 
     All processes of the group call this together.
 

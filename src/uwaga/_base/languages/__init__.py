@@ -31,7 +31,7 @@ _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def tr(message: str, **values: object) -> str:
-    """A message in the current language, with the values in its braces; integers among them as the language writes them.
+    """Return a message in the current language, with the values in its braces; integers among them as the language writes them.
 
     >>> tr("The sum is {sum}.", sum=1)
     'The sum is 1.'
@@ -40,7 +40,7 @@ def tr(message: str, **values: object) -> str:
 
 
 def tr_n(one: str, other: str, count: int, **values: object) -> str:
-    """A message in the form that the current language has for a count, which is `{count}` in it.
+    """Return a message in the form that the current language has for a count, which is `{count}` in it.
 
     >>> tr_n("{count} token", "{count} tokens", 1), tr_n("{count} token", "{count} tokens", 5)
     ('1 token', '5 tokens')
@@ -52,17 +52,17 @@ def tr_n(one: str, other: str, count: int, **values: object) -> str:
 
 
 def plural(forms: Sequence[str], count: int, **values: object) -> str:
-    """The one of a message's forms, in the order of the current language's rule, that a count takes."""
+    """Return the one of a message's forms, in the order of the current language's rule, that a count takes."""
     return filled(forms[table_of(_current.get()).form_of(count)], {"count": count, **values})
 
 
 def filled(form: str, values: Mapping[str, object]) -> str:
-    """A text in the current language with the values in its braces; integers among them as the language writes them."""
+    """Return a text in the current language with the values in its braces; integers among them as the language writes them."""
     return form.format(**{name: integer(value) if type(value) is int else value for name, value in values.items()})
 
 
 def integer(number: float) -> str:
-    """A whole number as the current language writes it.
+    """Return a whole number as the current language writes it.
 
     >>> integer(1024)
     '1,024'
@@ -71,7 +71,7 @@ def integer(number: float) -> str:
 
 
 def decimal(number: float, digits: int) -> str:
-    """A number with some decimals as the current language writes it; halves are rounded away from zero, as in the page.
+    """Return a number with some decimals as the current language writes it; halves are rounded away from zero, as in the page.
 
     >>> decimal(0.625, 2), decimal(-0.001, 2), decimal(-12345.5, 1)
     ('0.63', '0.00', '\N{MINUS SIGN}12,345.5')
@@ -85,7 +85,7 @@ def decimal(number: float, digits: int) -> str:
 
 
 def significant(number: float, digits: int) -> str:
-    """A number with some significant digits; as a power of ten below 0.0001 and where its last digit would be above the units.
+    """Return a number with some significant digits; as a power of ten below 0.0001 and where its last digit would be above the units.
 
     >>> significant(0.00125, 2), significant(123456.0, 3), significant(-2e-7, 1), significant(0.0, 1)
     ('0.0013', '1.23\N{MULTIPLICATION SIGN}10⁵', '\N{MINUS SIGN}2\N{MULTIPLICATION SIGN}10⁻⁷', '0')
@@ -98,7 +98,7 @@ def significant(number: float, digits: int) -> str:
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """A share as percent, as the current language writes it.
+    """Return a share as percent, as the current language writes it.
 
     >>> percent(0.25)
     '25%'
@@ -107,7 +107,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def cached(maxsize: int) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """As functools.lru_cache, with a result for each language."""
+    """Cache results as functools.lru_cache does, one for each language."""
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         @functools.lru_cache(maxsize=maxsize * len(LANGUAGES))
@@ -124,13 +124,13 @@ def cached(maxsize: int) -> Callable[[Callable[_Arguments, _Result]], Callable[_
 
 
 def current() -> str:
-    """The code of the language that messages are in."""
+    """Return the code of the language that messages are in."""
     return _current.get()
 
 
 @contextmanager
 def using(language: str) -> Iterator[None]:
-    """A context in which messages are in a language. Raises ValueError: one that is not in LANGUAGES."""
+    """Open a context in which messages are in a language. Raises ValueError for one that is not in LANGUAGES."""
     if language not in LANGUAGES:
         raise ValueError(f"language must be one of {', '.join(LANGUAGES)}, not {language!r}")
     token = _current.set(language)
@@ -141,7 +141,7 @@ def using(language: str) -> Iterator[None]:
 
 
 def preferred(tags: Sequence[str]) -> str:
-    """The first of some codes that is among LANGUAGES, without its region; else English.
+    """Return the first of some codes that is among LANGUAGES, without its region; else English.
 
     >>> preferred(["de", "pt-BR", "en"]), preferred(["zh_CN.UTF-8"]), preferred([])
     ('pt', 'zh', 'en')
@@ -151,7 +151,7 @@ def preferred(tags: Sequence[str]) -> str:
 
 
 def of_header(accept_language: str) -> str:
-    """The language of a request by its Accept-Language header (RFC 9110, section 12.5.4).
+    """Return the language of a request by its Accept-Language header (RFC 9110, section 12.5.4).
 
     >>> of_header("de;q=0.9, ja;q=0.8, en;q=0.1"), of_header("*"), of_header("pl, en;q=nonsense")
     ('ja', 'en', 'pl')
@@ -169,7 +169,7 @@ def of_header(accept_language: str) -> str:
 
 
 def page_table(language: str, *, can_change: bool = False) -> dict[str, Any]:
-    """What a page needs to show its messages in a language: {"language": code, "messages": {English: [forms]}}, and where another
+    """Return what a page needs to show its messages in a language: {"language": code, "messages": {English: [forms]}}, and where another
     can be chosen "names" of all."""
     messages = table_of(language).of_page() if language != _ENGLISH else {}
     return {"language": language, "messages": messages} | ({"names": LANGUAGES} if can_change else {})
@@ -199,7 +199,7 @@ def table_of(language: str) -> Table:
 
 @functools.cache
 def _numbers(language: str) -> tuple[str, str, int]:
-    """How a language writes numbers: the decimal separator, that of groups of three, and the digits that stand before the
+    """Return how a language writes numbers: the decimal separator, that of groups of three, and the digits that stand before the
     rightmost group at least (CLDR's minimumGroupingDigits: Polish writes 1024, but 10 240)."""
     point, group, least_group = tables()["numbers"][language]
     return point, group, least_group

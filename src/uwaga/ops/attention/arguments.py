@@ -63,7 +63,7 @@ def make_call(
     wants_lse: bool,
     whole: Mapping[str, Any] | None = None,
 ) -> Call:
-    """The validated call.
+    """Return the validated call.
 
     With value=None, as for a map of weights, the call's value has width E = 0. `whole`: query, key and value are parts of longer ones, and
     mask and bias are over all of it: the fields of its `ScoreShape` that are others than those of the parts.
@@ -125,7 +125,7 @@ def _ragged_operands(query: Operand, key: Operand, value: Operand | None, *, is_
 
 
 def unflatten_output(query: Operand, output_BHQE: Tensor) -> Operand:
-    """The output with the query's own dimensions."""
+    """Return the output with the query's own dimensions."""
     if isinstance(query, Ragged):
         values = output_BHQE[0].transpose(0, 1)
         return query.with_values(values if query.values.dim() == 3 else values[:, 0])
@@ -136,7 +136,7 @@ def unflatten_output(query: Operand, output_BHQE: Tensor) -> Operand:
 
 
 def unflatten_lse(query: Operand, lse_BHQ: Tensor) -> Operand:
-    """The lse with the query's own dimensions, without the last one."""
+    """Return the lse with the query's own dimensions, without the last one."""
     if isinstance(query, Ragged):
         return unflatten_output(query, lse_BHQ)
     restored = unflatten_output(query, lse_BHQ[..., None])
@@ -145,7 +145,7 @@ def unflatten_lse(query: Operand, lse_BHQ: Tensor) -> Operand:
 
 
 def to_4d(x: Tensor) -> Tensor:
-    """(B, H, Q, D), a view wherever the leading dimensions allow it."""
+    """Return (B, H, Q, D), a view wherever the leading dimensions allow it."""
     x = x.resolve_neg()
     rank = x.dim()
     if rank == 4:
@@ -154,13 +154,13 @@ def to_4d(x: Tensor) -> Tensor:
 
 
 def packed(values: Tensor) -> Tensor:
-    """(1, H, N, D), a view of (N, H, D) or (N, D)."""
+    """Return (1, H, N, D), a view of (N, H, D) or (N, D)."""
     values = values.resolve_neg()
     return values.transpose(0, 1)[None] if values.dim() == 3 else values[None, None]
 
 
 def score_shape(query: Operand, key: Operand, call: Call) -> ScoreShape:
-    """The shape of the scores of a call without a value, for a second mask over the same scores."""
+    """Return the shape of the scores of a call without a value, for a second mask over the same scores."""
     options = call.options
     offsets = (call.query_offsets, call.key_offsets)
     operands = _Operands(call.query, call.key, call.value, *offsets, options.max_queries, options.max_keys)
@@ -195,7 +195,7 @@ def _score_shape(query: Operand, key: Operand, value: Operand | None, operands: 
 def _extras(
     mask: Mask | Tensor | None, bias: DistanceBias | Tensor | None, sinks: Tensor | None, shape: ScoreShape, q: Tensor
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What mask, bias and sinks add to a call: fields of Call, and of its Options."""
+    """Return what mask, bias and sinks add to a call: fields of Call, and of its Options."""
     of_call: dict[str, Any] = {}
     of_options: dict[str, Any] = {}
     if mask is not None:
@@ -218,7 +218,7 @@ def _extras(
 
 
 def _check_dense(query: Tensor, key: Tensor, value: Tensor | None) -> None:
-    """ValueError or ShapeError unless three tensors fit together, or two where there is no value."""
+    """Raise ValueError or ShapeError unless three tensors fit together, or two if there is no value."""
     try:
         v = key if value is None else value
         batch, heads, _, width = query.shape
@@ -240,7 +240,7 @@ def _check_dense(query: Tensor, key: Tensor, value: Tensor | None) -> None:
 
 
 def _checked_ragged(query: Operand, key: Operand, value: Operand | None) -> tuple[Ragged, Ragged, Ragged | None]:
-    """The same for three ragged batches, or two where there is no value."""
+    """Check three ragged batches in the same way, or two if there is no value."""
     operands = _given(query, key, value)
     if not (isinstance(query, Ragged) and isinstance(key, Ragged) and (value is None or isinstance(value, Ragged))):
         kinds = ", ".join(f"{name} is {type(x).__name__}" for name, x in operands.items())
@@ -279,7 +279,7 @@ def _explain_ragged(query: Ragged, key: Ragged, value: Ragged | None) -> None:
 def _check_options(
     scale: float, normalize: str | None, softcap: float | None, sinks: Tensor | None, dropout: float
 ) -> None:
-    """ValueError unless each option that is not a tensor has a valid value."""
+    """Raise ValueError unless each option that is not a tensor has a valid value."""
     if normalize not in ("softmax", None):
         raise invalid("attention", "normalize", "'softmax' or None", repr(normalize))
     if not _is_number(scale) or not -math.inf < scale < math.inf:
@@ -293,12 +293,12 @@ def _check_options(
 
 
 def _is_number(x: object) -> TypeGuard[float]:
-    """A real number of Python or NumPy, or a symbolic one of torch.compile."""
+    """Return whether it is a real number of Python or NumPy, or a symbolic one of torch.compile."""
     return type(x) is float or isinstance(x, Real | torch.SymFloat | torch.SymInt)
 
 
 def _check_sinks(sinks: Tensor, shape: ScoreShape, query: Tensor) -> None:
-    """ShapeError or ValueError unless sinks are (H,) floating numbers."""
+    """Raise ShapeError or ValueError unless sinks are (H,) floating numbers."""
     if not isinstance(sinks, Tensor):
         raise invalid("attention", "sinks", "a tensor (H,)", type(sinks).__name__)
     check_strided("attention", "sinks", sinks)
@@ -312,7 +312,7 @@ def _check_sinks(sinks: Tensor, shape: ScoreShape, query: Tensor) -> None:
 
 
 def _check_bias(bias: DistanceBias | Tensor, shape: ScoreShape, query: Tensor) -> None:
-    """ShapeError or ValueError unless this is a bias of a dtype and a number of heads that fit."""
+    """Raise ShapeError or ValueError unless this is a bias of a dtype and a number of heads that fit."""
     if isinstance(bias, Tensor):
         allowed = {query.dtype, torch.float32}
         if bias.dtype not in allowed:
@@ -334,14 +334,14 @@ def _check_bias(bias: DistanceBias | Tensor, shape: ScoreShape, query: Tensor) -
 
 
 def _named_shapes(query: Operand, key: Operand, value: Operand | None) -> tuple[NamedShape, ...]:
-    """The operands with their letters."""
+    """Return the operands with their letters."""
     operands = _given(query, key, value)
     tensors = {name: x.values if isinstance(x, Ragged) else x for name, x in operands.items()}
     return _named(tensors, is_ragged=isinstance(query, Ragged))
 
 
 def _given(query: _Given, key: _Given, value: _Given | None) -> dict[str, _Given]:
-    """The operands by name; value is None for a map of weights."""
+    """Return the operands by name; value is None for a map of weights."""
     return {"query": query, "key": key} | ({} if value is None else {"value": value})
 
 

@@ -29,7 +29,7 @@ from uwaga.ops.attention.engines import cpu
 
 
 def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
-    """The output (B, H, Q, E) and the lse (B, H, Q), None where it is not wanted. Autocast is switched off: operands are
+    """Return the output (B, H, Q, E) and the lse (B, H, Q), None where it is not wanted. Autocast is switched off: operands are
     read in the dtype that they have, and arithmetic is float32 (float64 for float64).
 
     PyTorch's own kernels (`torch`, `flex`) are traced and differentiated by PyTorch itself, and so are the other engines made of PyTorch
@@ -62,7 +62,7 @@ def _run(call: Call, engine: str, *, is_autocast_outside: bool = False) -> tuple
 
 
 def record(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
-    """The call by an engine, recorded for autograd."""
+    """Compute the call by an engine, recorded for autograd."""
     options = call.options
     if options.softmax and not options.wants_lse:  # the backward pass reads the lse
         options = _with_lse(options)
@@ -107,7 +107,7 @@ def backward(
     grad_lse: Tensor | None,
     needs: Sequence[bool],
 ) -> Gradients:
-    """The six gradients of a call, recorded where gradients are."""
+    """Return the six gradients of a call, recorded where gradients are."""
     if is_transformed() or is_batch_of_gradients(grad_output) or is_batch_of_gradients(grad_lse):
         # Transforms know the operator; PyTorch runs it once per gradient of a batch.
         lse = call.query.new_empty(0) if lse is None else lse

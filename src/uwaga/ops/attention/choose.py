@@ -70,14 +70,14 @@ _COSTS: Mapping[str, Callable[[Call], str | None]] = {
 
 
 def engine_name(call: Call, impl: str | None) -> str:
-    """The engine of `choice`, calling `refusal` of no more engines than it must, since every call comes here."""
+    """Return the engine of `choice`, calling `refusal` of no more engines than it must, since every call comes here."""
     if impl is not None:
         return named(impl, NAMES, lambda name: _ENGINES[name].refusal(call), function="attention")
     return next(name for name in _order(call) if _ENGINES[name].refusal(call) is None)
 
 
 def choice(call: Call, impl: str | None) -> Choice:
-    """The choice with every engine's refusal, and what the call costs where no kernel is made for it. Raises ValueError as `named`."""
+    """Return the choice with every engine's refusal, and the cost of a call without a kernel. Raises ValueError as `named`."""
     engine = engine_name(call, impl)
     refused = refusals(NAMES, lambda name: _ENGINES[name].refusal(call))
     if impl is not None:
@@ -96,7 +96,7 @@ def choice(call: Call, impl: str | None) -> Choice:
 
 
 def _order(call: Call) -> tuple[str, ...]:
-    """The engines in order of preference; the last one serves every call."""
+    """Return the engines in order of preference; the last one serves every call."""
     if _is_float64(call):
         return _ORDER_FLOAT64
     if not call.options.softmax:
@@ -110,7 +110,7 @@ def _order(call: Call) -> tuple[str, ...]:
 
 
 def _other_bits(call: Call, choice: Choice, impl: str | None) -> str:
-    """What the reason says beside the engine where not the native kernels compute a call on the CPU that they have dtypes for."""
+    """Return what the reason adds if another engine computes a call on the CPU in a dtype of the native kernels."""
     if choice.engine == "cpu" or call.query.device.type != "cpu" or call.query.dtype not in native_structs.DTYPES:
         return ""
     if choice.engine == "linear" and linear.has_batch_invariant_rows(call):
@@ -122,7 +122,7 @@ def _other_bits(call: Call, choice: Choice, impl: str | None) -> str:
 
 
 def _is_by_processor(call: Call) -> bool:
-    """Whether the order depends on the processor: a call of which PyTorch computes nothing in vain, and no gradient."""
+    """Return whether the order depends on the processor: a call of which PyTorch computes nothing in vain, and no gradient."""
     query = call.query
     return (
         query.device.type == "cpu"

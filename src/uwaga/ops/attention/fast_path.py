@@ -57,7 +57,7 @@ def attend(
     impl: str | None,
     wants_lse: bool,
 ) -> tuple[Operand, Operand | None] | None:
-    """The output (B, H, Q, E) or Ragged (N, H, E), and where wanted the lse (B, H, Q) or Ragged (N, H); None where the
+    """Return the output (B, H, Q, E) or Ragged (N, H, E), and where wanted the lse (B, H, Q) or Ragged (N, H); None where the
     call must take the general path."""
     if not (
         is_plain_eager()
@@ -170,7 +170,7 @@ def dense_layout(
     mask: Mask | None,
     options: PlainOptions,
 ) -> PreparedCall | TorchCall | None:
-    """The layout of a dense call, from shapes and strides; None where they do not fit or another engine is chosen."""
+    """Return the layout of a dense call, from shapes and strides; None where they do not fit or another engine is chosen."""
     if not len(query) == len(key) == len(value) == 4:
         return None
     batch, heads, _, width = query
@@ -188,7 +188,7 @@ def dense_layout(
 def _ragged_layout(
     query: Ragged, key: Ragged, v: Tensor, mask: Mask | None, options: PlainOptions
 ) -> PreparedCall | None:
-    """The layout of a ragged call. It is not cached: few calls have the same number of tokens."""
+    """Return the layout of a ragged call. It is not cached: few calls have the same number of tokens."""
     q, k = query.values, key.values
     if not q.dim() == k.dim() == v.dim() == 3 or query.offsets.shape != key.offsets.shape:
         return None
@@ -205,7 +205,7 @@ def _ragged_layout(
 def _layout_of_mask(
     query: Operand, key: Operand, value: Operand, mask: Mask, options: PlainOptions
 ) -> PreparedCall | None:
-    """The layout of a call whose mask has tensors. It is cached in the mask, which a model passes to all its layers."""
+    """Return the layout of a call whose mask has tensors. It is cached in the mask, which a model passes to all its layers."""
     offsets: Tensor | None = None
     longest: tuple[int, ...] = ()
     if isinstance(query, Ragged):
@@ -252,7 +252,7 @@ def plan_of(
     *,
     is_ragged: bool = False,
 ) -> Plan | TorchCall | None:
-    """The plan of a general call with one query and one key, of these widths of keys and values; None where it raises or chooses
+    """Return the plan of a general call with one query and one key, of these widths of keys and values; None where it raises or chooses
     another engine than these two."""
     scale, normalize, softcap, impl = options
     query = torch.empty(1, heads, 1, widths[0], dtype=dtype, device="cpu")
@@ -272,7 +272,7 @@ def plan_of(
 def _make_dense_layout(
     plan: Plan, dtype: torch.dtype, shapes: ShapesOfOperands, strides: ShapesOfOperands
 ) -> PreparedCall:
-    """The layout of a dense call from the shapes and strides of operands that fit together."""
+    """Return the layout of a dense call from the shapes and strides of operands that fit together."""
     (batch, heads, queries, width), (_, groups, keys, _), (*_, value_width) = shapes
     heads_inside = strides[0][1] < strides[0][2]
     return _make_layout(
@@ -289,7 +289,7 @@ def _make_dense_layout(
 
 
 def _make_ragged_layout(plan: Plan, query: Ragged, key: Ragged, v: Tensor) -> PreparedCall:
-    """The layout of a ragged call from operands that fit together."""
+    """Return the layout of a ragged call from operands that fit together."""
     q, k = query.values, key.values
     tokens, heads, width = q.shape
     value_width = v.shape[2]
@@ -402,7 +402,7 @@ _apply = cast(Any, super(torch.autograd.Function, PlainAttention)).apply
 def _general_call(
     layout: PreparedCall, dropout: float, seed: int, q: Tensor, k: Tensor, v: Tensor, offsets: Sequence[Tensor]
 ) -> Call:
-    """The Call of the general path."""
+    """Return the Call of the general path."""
     canonical = packed if offsets else to_4d
     query_offsets, key_offsets = offsets or (None, None)
     return Call(
@@ -430,7 +430,7 @@ def _differentiable_backward(
     grad_output: Tensor,
     grad_lse: Tensor | None,
 ) -> list[Tensor | None]:
-    """The gradients of query, key and value by the general path's backward pass, which can be differentiated again."""
+    """Return the gradients of query, key and value by the general path's backward pass, which can be differentiated again."""
     is_ragged = call.query_offsets is not None
     if is_ragged:
         grad_output, output = packed(grad_output), packed(output)

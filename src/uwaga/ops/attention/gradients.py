@@ -20,7 +20,7 @@ _AUTOGRAD = {"cuda": torch._C.DispatchKey.AutogradCUDA, "xpu": torch._C.Dispatch
 
 
 def forward(engine: str, call: Call) -> tuple[Tensor, Tensor | None]:
-    """The output and the lse of the call, computed by the named engine."""
+    """Return the output and the lse of the call, computed by the named engine."""
     if engine in choose.DIFFERENTIABLE:
         return choose.DIFFERENTIABLE[engine].attend(call)
     return cpu.forward(call)
@@ -35,7 +35,7 @@ def backward(
     grad_lse: Tensor | None,
     needs: Sequence[bool],
 ) -> Gradients:
-    """The six gradients, each with the shape and dtype of its operand, None where not needed."""
+    """Return the six gradients, each with the shape and dtype of its operand, None where not needed."""
     if engine in choose.DIFFERENTIABLE:
         return _differentiate(choose.DIFFERENTIABLE[engine].attend, call, grad_output, grad_lse, needs)
     gradients = cpu.backward(call, output, lse, grad_output, grad_lse, tuple(needs))
@@ -48,7 +48,7 @@ def backward(
 def double_backward(
     call: Call, grad_output: Tensor, grad_lse: Tensor | None, cotangents: Gradients, needs: Sequence[bool]
 ) -> Gradients:
-    """Gradients of the backward pass's results, weighted by `cotangents`, to the six operands, grad_output and grad_lse.
+    """Return gradients of the backward pass's results, weighted by `cotangents`, to the six operands, grad_output and grad_lse.
 
     It differentiates the reference: second derivatives are rarely needed, and correctness counts more than speed there.
     """
@@ -84,7 +84,7 @@ def _differentiate(
 
 
 def with_operands(call: Call, operands: Sequence[Tensor | None]) -> Call:
-    """The call with other operands, in the order of DIFFERENTIABLE."""
+    """Return the call with other operands, in the order of DIFFERENTIABLE."""
     return Call.of((*operands, *call.tensors[len(DIFFERENTIABLE) :]), call.options)
 
 
@@ -95,7 +95,7 @@ def _grad(
     needs: Sequence[bool],
     create_graph: bool = False,
 ) -> Gradients:
-    """torch.autograd.grad for the needed inputs; zeros where no output depends on one, None where not needed."""
+    """Compute torch.autograd.grad for the needed inputs; zeros where no output depends on one, None where not needed."""
     needed_inputs = [x for x, needed in zip(inputs, needs, strict=True) if needed and x is not None]
     result = iter(grad_or_zeros(outputs, needed_inputs, weights, create_graph))
     return tuple(next(result) if needed and x is not None else None for x, needed in zip(inputs, needs, strict=True))
@@ -104,7 +104,7 @@ def _grad(
 def grad_or_zeros(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], grads: Sequence[Tensor], create_graph: bool = False
 ) -> Sequence[Tensor]:
-    """torch.autograd.grad of the outputs that have a graph; zeros where no output depends on an input."""
+    """Compute torch.autograd.grad of the outputs that have a graph; zeros where no output depends on an input."""
     live = [(y, g) for y, g in zip(outputs, grads, strict=True) if y.requires_grad]
     if not live or not inputs:
         return [torch.zeros_like(x) for x in inputs]

@@ -1,4 +1,4 @@
-"""Who stands around a layer's request for attention, before it is validated: `hook(asked, where, proceed) -> output`.
+"""Hooks around a layer's request for attention, before it is validated: `hook(asked, where, proceed) -> output`.
 
 `uwaga.nn.MultiHeadAttention` and `uwaga_attention`, for layers of transformers, call the hooks that stand around them. Hooks act where
 `uwaga._base.threads` says: in the thread that installed them and in tasks that begin in their block, until it ends.
@@ -32,7 +32,7 @@ class Asked:
     whole_batch: "Callable[[], Asked] | None" = None  # where this is a packed form of a padded batch
 
     def whole(self) -> "Asked":
-        """The same over the padded batch, whose positions are the user's."""
+        """Return the same over the padded batch, whose positions are the user's."""
         return self if self.whole_batch is None else self.whole_batch()
 
 
@@ -41,7 +41,7 @@ Hook = Callable[[Asked, Any, Proceed], Operand]
 
 
 def hooked(hooks: Mapping[Any, Hook], *, only_look: bool = False) -> AbstractContextManager[object]:
-    """A context in which these hooks stand around the attention of layers, the one that began last outermost.
+    """Return a context in which these hooks stand around the attention of layers, the one that began last outermost.
 
     Args:
         hooks: by layer.
@@ -51,12 +51,12 @@ def hooked(hooks: Mapping[Any, Hook], *, only_look: bool = False) -> AbstractCon
 
 
 def hooks_of(where: object) -> tuple[Hook, ...]:
-    """Those of a layer in this thread and task, the innermost first."""
+    """Return the hooks of a layer in this thread and task, the innermost first."""
     return threads.acting(where)
 
 
 def around(hooks: tuple[Hook, ...], asked: Asked, where: object, compute: Proceed) -> Operand:
-    """What `compute` gives, with the hooks around it."""
+    """Return what `compute` gives, with the hooks around it."""
     for hook in hooks:
         compute = partial(_call, hook, where, compute)
     return compute(asked)
@@ -67,7 +67,7 @@ def _call(hook: Hook, where: object, proceed: Proceed, asked: Asked) -> Operand:
 
 
 def looking(look: Callable[[Asked, Any], object]) -> Hook:
-    """The hook that only looks, once at each call, at the operands of the user's batch."""
+    """Return the hook that only looks, once at each call, at the operands of the user's batch."""
 
     def hook(asked: Asked, where: object, proceed: Proceed) -> Operand:
         if not asked.is_repeat:

@@ -52,12 +52,12 @@ POOL_ARGUMENTS = struct_of("uwaga_pool_args")
 
 
 def _bytes(tensor: Tensor) -> int:
-    """The bytes from a tensor's first element to the end of its storage: too few for the tensor if the storage was resized."""
+    """Return the bytes from a tensor's first element to the end of its storage: too few for the tensor if the storage was resized."""
     return int(tensor.untyped_storage().nbytes()) - int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _address(tensor: Tensor) -> int:
-    """The address of a tensor. ValueError if it has elements and no memory, since the library reads 0 as an absent operand."""
+    """Return the address of a tensor. ValueError if it has elements and no memory, since the library reads 0 as an absent operand."""
     address = tensor.data_ptr()
     if not address and tensor.numel():
         raise ValueError(f"attention: a tensor of {tuple(tensor.shape)} has no memory: its storage is empty")
@@ -65,7 +65,7 @@ def _address(tensor: Tensor) -> int:
 
 
 def _number(dtype: torch.dtype) -> int:
-    """The number of a dtype in C."""
+    """Return the number of a dtype in C."""
     number = DTYPES.get(dtype)
     if number is None:
         raise ValueError(f"attention: the native kernels read float32, bfloat16 and float16, not {dtype}")
@@ -73,14 +73,14 @@ def _number(dtype: torch.dtype) -> int:
 
 
 def tensor_fields(tensor: Tensor | None) -> tuple[int, ...]:
-    """A uwaga_tensor of four dimensions, (batch, head, row, column), or of packed tokens, (row, head, column)."""
+    """Return a uwaga_tensor of four dimensions, (batch, head, row, column), or of packed tokens, (row, head, column)."""
     if tensor is None:
         return _NO_TENSOR
     return _address(tensor), _bytes(tensor), *_steps(tensor.stride()), _number(tensor.dtype), 0
 
 
 def _steps(strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of (batch, head, row, column)."""
+    """Return strides of (batch, head, row, column)."""
     if len(strides) == 4:
         return strides
     row, head, column = strides
@@ -88,7 +88,7 @@ def _steps(strides: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def row_fields(tensor: Tensor | None) -> tuple[int, ...]:
-    """A uwaga_tensor of one number per (batch, head, row), or per (row, head) of packed tokens."""
+    """Return a uwaga_tensor of one number per (batch, head, row), or per (row, head) of packed tokens."""
     if tensor is None:
         return _NO_TENSOR
     if tensor.dtype != torch.float32:
@@ -104,12 +104,12 @@ def _row_steps(strides: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def entry_fields(tensor: Tensor | None) -> tuple[int, ...]:
-    """A uwaga_tensor of four dimensions whose dtype the library knows."""
+    """Return a uwaga_tensor of four dimensions whose dtype the library knows."""
     return _NO_TENSOR if tensor is None else (tensor.data_ptr(), _bytes(tensor), *tensor.stride(), 0, 0)
 
 
 def numbers_fields(tensor: Tensor | None, dtype: torch.dtype = torch.int64) -> tuple[int, int]:
-    """A uwaga_integers or uwaga_floats: address and how many there are.
+    """Return a uwaga_integers or uwaga_floats: address and how many there are.
 
     Raises:
         ValueError: the tensor is not contiguous, has another dtype, or its storage was resized.
@@ -132,7 +132,7 @@ class PackedOptions(NamedTuple):
     """How a problem turns products into weights: all of it but sizes, operands, threads and dropout."""
 
     packed: bytes
-    mask: ctypes.Array[ctypes.c_char] | None  # memory that `packed` points into, beside the call's own tensors
+    mask: ctypes.Array[ctypes.c_char] | None  # memory that `packed` points into, besides the call's own tensors
 
 
 def packed_options(call: Call) -> PackedOptions:
@@ -155,7 +155,7 @@ def packed_options(call: Call) -> PackedOptions:
 
 
 def _problem_of_pages(call: Call, pages: KeyPages) -> tuple[bytes, ctypes.Array[ctypes.c_char] | None]:
-    """The same for keys in pages."""
+    """Pack a problem whose keys are in pages."""
     (packed, alive), (cache, table) = problem(replace(call, key_pages=None)), pages
     if (cache.dtype, cache.shape[1], cache.shape[3]) != (call.query.dtype, call.key.shape[1], call.query.shape[3]):
         raise ValueError(f"attention: the pages of the keys changed after the call was made: {tuple(cache.shape)}")
@@ -165,7 +165,7 @@ def _problem_of_pages(call: Call, pages: KeyPages) -> tuple[bytes, ctypes.Array[
 
 
 def problem(call: Call) -> tuple[bytes, ctypes.Array[ctypes.c_char] | None]:
-    """A uwaga_problem, and the memory that it points into beside the call's own tensors."""
+    """Return a uwaga_problem, and the memory that it points into besides the call's own tensors."""
     query, key, value, options = call.query, call.key, call.value, call.options
     _check_sizes(call)
     if call.key_pages is not None:
@@ -198,7 +198,7 @@ def run(name: str, call: Call, *arguments: bytes | int | ctypes.Array[Any] | Non
 
 
 def _check_sizes(call: Call) -> None:
-    """ValueError: operands whose sizes changed after the call was made, by `x.data = y` or a saved-tensor hook."""
+    """Raise ValueError if the sizes of operands changed after the call was made, by `x.data = y` or a saved-tensor hook."""
     (batch, heads, queries, width), (key_batch, groups, keys, key_width) = call.query.shape, call.key.shape
     is_ragged = call.query_offsets is not None
     fits = (
@@ -237,7 +237,7 @@ class ProblemTemplate(NamedTuple):
         dtype: torch.dtype,
         strides: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
     ) -> "ProblemTemplate":
-        """`sizes` are sequences, H, G, Q, K, D and E, where Q and K of a ragged batch are the longest; `tokens` its packed
+        """Pack what is known before the call: `sizes` are sequences, H, G, Q, K, D and E, where Q and K of a ragged batch are the longest; `tokens` its packed
         rows of query and key; `strides` those of query, key and value."""
         query, key, value = (_TENSOR_STRIDES.pack(*_steps(x), _number(dtype), 0) for x in strides)
         query_offsets, key_offsets = map(numbers_fields, offsets)
@@ -248,7 +248,7 @@ class ProblemTemplate(NamedTuple):
         return ProblemTemplate(packed, query, key, value, options.packed, dtype, dtype.itemsize)
 
     def check_dtypes(self, *operands: Tensor) -> None:
-        """ValueError where one has another dtype than the kernels would read: `x.data = y` can change it between forward and backward."""
+        """Raise ValueError if one has another dtype than the kernels would read: `x.data = y` can change it between forward and backward."""
         for x in operands:
             if x.dtype != self.dtype:
                 raise ValueError(f"attention: an operand was {self.dtype} when the call began, and is {x.dtype}")
@@ -286,7 +286,7 @@ class ResultTemplate(NamedTuple):
 
     @staticmethod
     def of(dtype: torch.dtype, output: ShapeAndStrides, lse: ShapeAndStrides) -> "ResultTemplate":
-        """From the dtype of the output, and the shapes and strides of both."""
+        """Pack the dtype of the output, and the shapes and strides of both."""
         output_bytes, lse_bytes = math.prod(output[0]) * dtype.itemsize, math.prod(lse[0]) * torch.float32.itemsize
         return ResultTemplate(
             _TENSOR_AFTER_ADDRESS.pack(output_bytes, *_steps(output[1]), DTYPES[dtype], 0),
@@ -329,7 +329,7 @@ def backward_arguments(
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> bytes:
-    """Return a uwaga_backward_args: which gradients are filled in, and what the backward pass reads beside the problem."""
+    """Return a uwaga_backward_args: which gradients are filled in, and what the backward pass reads besides the problem."""
     return _BACKWARD_ARGUMENTS.pack(
         *tensor_fields(output),
         *tensor_fields(grad_output),
@@ -345,12 +345,12 @@ def backward_arguments(
 
 
 def start_fields(mode: int, value: int, starts: Tensor | None) -> tuple[int, ...]:
-    """A uwaga_start."""
+    """Return a uwaga_start."""
     return mode, 0, value, *numbers_fields(starts)
 
 
 def mask_operations(program: MaskProgram, tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_char] | None:
-    """An array of uwaga_mask_operation; None where there are none."""
+    """Return an array of uwaga_mask_operation; None where there are none."""
     if not program:
         return None
     return _packed_operations(program, tensors) if tensors else _operations_alone(program)
@@ -358,7 +358,7 @@ def mask_operations(program: MaskProgram, tensors: Sequence[Tensor]) -> ctypes.A
 
 @lru_cache(maxsize=64)
 def _operations_alone(program: MaskProgram) -> ctypes.Array[ctypes.c_char]:
-    """The operations of a mask without tensors, such as a causal one: shared by all calls, read-only."""
+    """Return the operations of a mask without tensors, such as a causal one: shared by all calls, read-only."""
     return _packed_operations(program, ())
 
 
@@ -391,19 +391,19 @@ def _operation(operation: MaskOperation, tensors: Sequence[Tensor]) -> bytes:
 
 
 def _broadcast_strides(tensor: Tensor) -> tuple[int, ...]:
-    """Strides with zero for dimensions of one, which stand for every index."""
+    """Return strides with zero for dimensions of one, which stand for every index."""
     return tuple(0 if size == 1 else step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _ids(tensor: Tensor) -> tuple[tuple[int, int], int]:
-    """A uwaga_integers of ids (B, K), (1, K), or packed (N,), and the stride of B: the ids of a row are contiguous."""
+    """Return a uwaga_integers of ids (B, K), (1, K), or packed (N,), and the stride of B: the ids of a row are contiguous."""
     if tensor.dim() == 1 or (tensor.shape[-1] > 1 and tensor.stride(-1) != 1):
         return numbers_fields(tensor), 0
     return (tensor.data_ptr(), _bytes(tensor) // 8), _broadcast_strides(tensor)[0]
 
 
 def _broadcast_fields(tensor: Tensor | None) -> tuple[int, ...]:
-    """A uwaga_tensor that broadcasts to (B, H, Q, K)."""
+    """Return a uwaga_tensor that broadcasts to (B, H, Q, K)."""
     if tensor is None:
         return _NO_TENSOR
     return _address(tensor), _bytes(tensor), *_broadcast_strides(tensor), _number(tensor.dtype), 0

@@ -41,7 +41,7 @@ torch.library.define(
 
 
 def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
-    """The call as a registered operator. Its lse is always computed, since a backward pass may need it."""
+    """Compute the call as a registered operator. Its lse is always computed, since a backward pass may need it."""
     query = call.query
     for mask in filter(torch._C._functorch.is_batchedtensor, call.mask_tensors):
         # vmap overlooks what is mapped in a list that may be None, so that the query must be mapped too.
@@ -51,12 +51,12 @@ def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
 
 
 def call_forward(tensors: Sequence[Tensor | None], options: Options, engine: str) -> tuple[Tensor, Tensor]:
-    """The operator uwaga::forward over `Call.tensors`; the lse is empty where there is no softmax."""
+    """Call the operator uwaga::forward over `Call.tensors`; the lse is empty where there is no softmax."""
     return cast(tuple[Tensor, Tensor], torch.ops.uwaga.forward(*flatten(tensors, options, engine)))
 
 
 def flatten(tensors: Sequence[Tensor | None], options: Options, engine: str) -> tuple[Any, ...]:
-    """A call as the operators' list CALL."""
+    """Return a call as the operators' list CALL."""
     o = options
     places = (o.relative_zero, o.relative_start_mode, o.relative_start, o.max_queries, o.max_keys)
     plain = (pack(o.mask_program) or None, *places, o.scale, o.softcap, o.softmax, o.dropout, engine)
@@ -64,7 +64,7 @@ def flatten(tensors: Sequence[Tensor | None], options: Options, engine: str) -> 
 
 
 def unflatten(arguments: Sequence[Any]) -> tuple[Call, str]:
-    """The call and the engine from the operators' list CALL."""
+    """Return the call and the engine from the operators' list CALL."""
     *fixed, mask_tensors = arguments[: FIXED_TENSORS + 1]
     mask_program, zero, mode, start, max_queries, max_keys = arguments[FIXED_TENSORS + 1 : FIXED_TENSORS + 7]
     scale, softcap, softmax, dropout, engine = arguments[FIXED_TENSORS + 7 :]
@@ -128,7 +128,7 @@ def _double_backward(
 
 
 def _present(call: Call, gradients: Gradients, like: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """Contiguous gradients; an empty tensor for each that is absent."""
+    """Return contiguous gradients; an empty tensor for each that is absent."""
     return tuple(
         call.query.new_empty(0) if x is None or y is None else _empty_like(y).copy_(x)
         for x, y in zip(gradients, like, strict=True)
@@ -229,7 +229,7 @@ Tensors = Sequence[Tensor | None]
 def _fold(
     size: int, dims: Sequence[int | None], tensors: Tensors, options: Options, needs: Sequence[bool] = (False,) * 6
 ) -> list[Tensor | None]:
-    """`Call.tensors` of one call with a batch of V * B. Raises ValueError where they cannot be folded."""
+    """Return `Call.tensors` of one call with a batch of V * B. Raises ValueError where they cannot be folded."""
     if tensors[_OFFSETS] is not None:
         raise ValueError("attention: vmap over a ragged batch is not supported; a Ragged has a batch of its own")
     if options.dropout:
@@ -248,13 +248,13 @@ def _fold(
 
 
 def _batch_of(dims: Sequence[int | None], tensors: Tensors) -> int:
-    """B of the query, which comes first, without the mapped dimension."""
+    """Return B of the query, which comes first, without the mapped dimension."""
     assert tensors[0] is not None
     return tensors[0].shape[_batch_dimension(dims[0])]
 
 
 def _lead_all(size: int, batch: int, dims: Sequence[int | None], tensors: Tensors) -> list[Tensor | None]:
-    """(V * B, ...) of each (B, ...) or (1, ...) whose mapped dimension is anywhere; a tensor without one is
+    """Return (V * B, ...) of each (B, ...) or (1, ...) whose mapped dimension is anywhere; a tensor without one is
     repeated."""
     return [None if x is None else _lead(size, batch, dim, x) for x, dim in zip(tensors, dims, strict=True)]
 
@@ -265,7 +265,7 @@ def _lead(size: int, batch: int, dim: int | None, x: Tensor) -> Tensor:
 
 
 def _unfold(size: int, batch: int, results: Tensors) -> tuple[Gradients, tuple[int | None, ...]]:
-    """(V, B, ...) of each (V * B, ...), and the index of the mapped dimension; None for an absent result, None or empty."""
+    """Return (V, B, ...) of each (V * B, ...), and the index of the mapped dimension; None for an absent result, None or empty."""
     unfolded = [x if x is None or x.dim() == 1 else x.unflatten(0, (size, batch)) for x in results]
     return tuple(unfolded), tuple(None if x is None or x.dim() == 1 else 0 for x in results)
 
@@ -273,7 +273,7 @@ def _unfold(size: int, batch: int, results: Tensors) -> tuple[Gradients, tuple[i
 def _unfold_gradients(
     size: int, batch: int, dims: Sequence[int | None], tensors: Tensors, results: Tensors
 ) -> tuple[Gradients, tuple[int | None, ...]]:
-    """`_unfold` for gradients of the first of `Call.tensors`; one that was broadcast over the batch is summed over it."""
+    """Return what `_unfold` returns, for gradients of the first of `Call.tensors`; one that was broadcast over the batch is summed over it."""
     unfolded, unfolded_dims = _unfold(size, batch, results)
     bias, of_bias = tensors[_BIAS], unfolded[_BIAS]
     if bias is not None and of_bias is not None and bias.shape[_batch_dimension(dims[_BIAS])] != batch:
@@ -282,7 +282,7 @@ def _unfold_gradients(
 
 
 def _batch_dimension(dim: int | None) -> int:
-    """The index of the batch dimension, which is first apart from the mapped dimension."""
+    """Return the index of the batch dimension, which is first apart from the mapped dimension."""
     return 1 if dim == 0 else 0
 
 
@@ -320,7 +320,7 @@ _LIBRARY = torch.library.Library("uwaga", "FRAGMENT")
 
 
 def _register_autograd(name: str, setup: Callable[..., None], backward: Callable[..., tuple[Any, ...]]) -> None:
-    """As torch.library.register_autograd, for torch.func too.
+    """Register as torch.library.register_autograd does, for torch.func too.
 
     PyTorch's own calls Function.apply, which refuses functions without a separate setup_context inside a transform. But the dispatcher comes
     here for one level of transforms at a time, where a function of one level is right."""

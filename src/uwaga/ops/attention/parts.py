@@ -27,30 +27,30 @@ _FORWARD_SUMS, _BACKWARD_SUMS = struct_of("uwaga_forward_sums"), struct_of("uwag
 
 
 def padded(count: int, step: int) -> int:
-    """The next multiple of `step`."""
+    """Return the next multiple of `step`."""
     return -(-count // step) * step
 
 
 def new_sums(count: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Memory of so many sums, which one part leaves for the next; of one at least, since kernels take the address of nothing for none."""
+    """Allocate so many sums, which one part leaves for the next; at least one, since a tensor without elements has no address."""
     return torch.empty(max(count, 1), dtype=dtype, device="cpu")
 
 
 def row_sums(call: Call) -> int:
-    """The float32 numbers of the sums of a part of the queries: outputs, maxima and sums."""
+    """Return the float32 numbers of the sums of a part of the queries: outputs, maxima and sums."""
     batch, heads, queries, _ = call.query.shape
     return batch * heads * queries * (padded(call.value.shape[3], 16) + 2)
 
 
 def query_sums(call: Call) -> int:
-    """The same of the gradient of a part of the queries."""
+    """Return the same of the gradient of a part of the queries."""
     batch, groups = call.key.shape[:2]
     rows = call.query.shape[2] * call.heads_per_key_head
     return batch * groups * padded(rows, 48) * padded(call.query.shape[3], 16)
 
 
 def key_sums(x_BGnD: Tensor) -> int:
-    """The same of the gradient of a part of the keys, or of the values."""
+    """Return the same of the gradient of a part of the keys, or of the values."""
     batch, groups, keys, width = x_BGnD.shape
     return batch * groups * padded(keys, 64) * padded(width, 16)
 

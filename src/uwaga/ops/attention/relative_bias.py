@@ -16,7 +16,7 @@ from uwaga.ops.score_shape import ScoreShape
 def over(
     bias: DistanceBias, shape: ScoreShape, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor | None, dict[str, int]]:
-    """A distance bias over scores of this shape, in this dtype: its vector (H, L), with an entry for each distance that occurs; the starts (B,)
+    """Return a distance bias over scores of this shape, in this dtype: its vector (H, L), with an entry for each distance that occurs; the starts (B,)
     where there is one per sequence; and the fields `relative_...` of Options."""
     mode, value, starts = resolve_start(shape, bias.start)
     # Query i of a sequence with K keys and Q queries stands, lower right, at i + K - Q: distances from 1 - K to Q - 1.
@@ -32,7 +32,7 @@ def over(
 
 
 def _per_sequence(starts: Tensor, queries: int, length: int) -> tuple[int, Tensor, Tensor]:
-    """The index of distance 0 in the vector, the starts to read it with, and the distance of each of its entries.
+    """Return the index of distance 0 in the vector, the starts to read it with, and the distance of each of its entries.
 
     Sequences whose starts are close together share entries. If they are far apart, or cannot be read here (torch.compile),
     each sequence has `length` entries of its own, one sequence after the other, and the starts that are returned index the
@@ -51,14 +51,14 @@ def _per_sequence(starts: Tensor, queries: int, length: int) -> tuple[int, Tenso
 
 
 def zero(mode: int, start: int, first: int, queries: int, keys: int) -> int:
-    """The index of distance 0 in the vector of a dense call; `first` where there is a start per sequence."""
+    """Return the index of distance 0 in the vector of a dense call; `first` where there is a start per sequence."""
     if mode == START_LAST:
         return keys - 1
     return queries - 1 + start if mode == START_VALUE else first
 
 
 def relative_scores(call: Call, rows: Tensor | None = None, columns: Tensor | None = None) -> Tensor:
-    """(B or 1, H, Q, K) of a dense call: relative[h, j - p] with query i at position p = i + start.
+    """Return (B or 1, H, Q, K) of a dense call: relative[h, j - p] with query i at position p = i + start.
 
     Of all queries and keys, or of those whose positions `rows` and `columns` (int64) list.
     """

@@ -16,7 +16,7 @@ from uwaga.ops.mask_program import CallPart, select
 
 
 def split(call: Call) -> list[Call]:
-    """The sequences of a ragged call, each a dense call with B = 1 over views of the packed tokens.
+    """Return the sequences of a ragged call, each a dense call with B = 1 over views of the packed tokens.
 
     Raises:
         ValueError: offsets that do not rise from 0 to the number of packed tokens, such as ones changed after the call was made.
@@ -42,7 +42,7 @@ def _numbers(name: str, offsets: Tensor | None, tokens: int) -> list[int]:
 
 
 def join(call: Call, outputs: list[Tensor], lses: list[Tensor] | None) -> tuple[Tensor, Tensor | None]:
-    """The packed output and lse of a ragged call from those of its sequences."""
+    """Return the packed output and lse of a ragged call from those of its sequences."""
     # An empty part of the query, so that a batch without sequences still has a dtype and a gradient.
     none_1H0 = call.query[:, :, :0, 0]
     none_10HE = none_1H0[..., None].expand(-1, -1, -1, call.value.shape[3]).transpose(1, 2)
@@ -53,7 +53,7 @@ def join(call: Call, outputs: list[Tensor], lses: list[Tensor] | None) -> tuple[
 
 
 def part_of(call: Call, part: CallPart, query: Tensor, key: Tensor, value: Tensor) -> Call:
-    """The dense call of these operands, with mask, biases and dropout of a part of a call: of a slice of its sequences, and of heads that follow
+    """Return the dense call of these operands, with mask, biases and dropout of a part of a call: of a slice of its sequences, and of heads that follow
     one another."""
     assert isinstance(part.sequences, slice)
     heads, starts, pages = part.heads, call.relative_starts, call.key_pages

@@ -97,7 +97,7 @@ def linear_map(
     residual: Tensor | None = None,
     impl: str | None = None,
 ) -> Tensor:
-    """`linear` of tensors."""
+    """Compute `linear` of tensors."""
     engine = _plain_engine(x, weight, bias, activation, residual, impl)
     if engine == "torch":
         return torch_linear.linear(x, weight, bias, activation, residual)
@@ -110,7 +110,7 @@ def linear_map(
 def _plain_engine(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None, impl: str | None
 ) -> str | None:
-    """The engine of the most frequent call: plain tensors on the CPU that fit together, with nothing but autograd active. None:
+    """Return the engine of the most frequent call: plain tensors on the CPU that fit together, with nothing but autograd active. None:
     another call, which `check` and `choose.engine_name` look at in full; they take longer than the product of a short batch.
     """
     if _is_any_autocast() or not is_plain_eager():
@@ -135,7 +135,7 @@ def _plain_engine(
 
 
 def _is_readable(x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether native code reads the right numbers at the address of x."""
+    """Return whether native code reads the right numbers at the address of x."""
     return (
         x.dtype is dtype
         and x.is_cpu
@@ -164,7 +164,7 @@ def _values_like(x: Operand, residual: Operand | None) -> Tensor | None:
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None) -> Operands:
-    """The operands; ValueError or ShapeError unless they fit together. Under autocast, which converts them, dtypes may differ."""
+    """Return the operands. Raises ValueError or ShapeError unless they fit together. Under autocast, which converts them, dtypes may differ."""
     if activation is not None and not (isinstance(activation, str) and activation in ACTIVATIONS):
         choices = ", ".join(map(repr, ACTIVATIONS))
         raise invalid("linear", "activation", f"one of {choices} or None", repr(activation))

@@ -45,7 +45,7 @@ def run(
     residual: Tensor | None,
     impl: str | None,
 ) -> Tensor:
-    """residual + f(x W^T + b), (..., W), of operands that fit together."""
+    """Compute residual + f(x W^T + b), (..., W), of operands that fit together."""
     if is_autocast(x.device.type):
         return _under_autocast(Operands(x, weight, bias, None), activation, residual, impl)
     engine = choose.engine_name(Operands(x, weight, bias, residual), impl)
@@ -66,7 +66,7 @@ def _under_autocast(operands: Operands, activation: str | None, residual: Tensor
 
 
 def lowered(operands: Operands) -> Operands:
-    """x, weight and bias in the dtype of autocast, as F.linear under autocast computes with them: float64 and what is not floating
+    """Return x, weight and bias in the dtype of autocast, as F.linear under autocast computes with them: float64 and what is not floating
     stay. The residual is added afterwards, and left out. Without autocast the operands as they are."""
     device = operands.x.device.type
     if not is_autocast(device):
@@ -84,7 +84,7 @@ def lowered(operands: Operands) -> Operands:
 def run_eagerly(
     engine: str, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None
 ) -> Tensor:
-    """The map by an engine of native code, where nothing but autograd is active."""
+    """Compute the map by an engine of native code, where nothing but autograd is active."""
     if torch.is_grad_enabled() and (
         x.requires_grad
         or weight.requires_grad
@@ -151,7 +151,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _is_readable_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> bool:
-    """Whether native code reads the right numbers at the address of a gradient and of what was saved, which saved-tensor hooks may
+    """Return whether native code reads the right numbers at the address of a gradient and of what was saved, which saved-tensor hooks may
     replace."""
     return (
         is_plain_eager()
@@ -174,7 +174,7 @@ def _before_activation(
     rest: Sequence[Tensor | None],
     product: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """dh, (N, W)."""
+    """Compute dh, (N, W)."""
     if activation is None:
         return _rows(grad)
     bias, preactivation = rest
@@ -186,7 +186,7 @@ def _before_activation(
 
 
 def product_of(engine: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """a b^T, differentiable where gradients are recorded: by the engine, or by PyTorch's operators, which every transform, tracer
+    """Compute a b^T, differentiable where gradients are recorded: by the engine, or by PyTorch's operators, which every transform, tracer
     and tensor subclass knows."""
 
     if engine == "torch":
@@ -216,7 +216,7 @@ torch.library.define(
 def run_operator(
     engine: str, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None
 ) -> Tensor:
-    """residual + f(x W^T + b), (..., W), as the registered operator."""
+    """Compute residual + f(x W^T + b), (..., W), as the registered operator."""
     if activation is not None and is_recorded(x, weight, bias, residual):
         activated = ACTIVATIONS[activation](_call_operator(x, weight, bias, None, "", engine))
         return activated if residual is None else residual + activated

@@ -75,7 +75,7 @@ class Operands(NamedTuple):
 
 
 def choice(operands: Operands, impl: str | None) -> Choice:
-    """The choice with every engine's refusal.
+    """Return the choice with every engine's refusal.
 
     Raises:
         ValueError: no engine of the name `impl` or UWAGA_LINEAR, or the engine named by `impl` refuses.
@@ -98,13 +98,13 @@ def choice(operands: Operands, impl: str | None) -> Choice:
 
 
 def has_batch_invariant_rows(name: str, dtype: torch.dtype) -> bool:
-    """Whether the engine of this name gives a row the same bits among any others, in eager calls on this processor's CPU."""
+    """Return whether the engine of this name gives a row the same bits among any others, in eager calls on this processor's CPU."""
     engine = torch_linear if name == "torch" else NATIVE[name]
     return engine.has_batch_invariant_rows(dtype)
 
 
 def engine_name(operands: Operands, impl: str | None) -> str:
-    """The engine of `choice`. Raises ValueError as `choice`."""
+    """Return the engine of `choice`. Raises ValueError as `choice`."""
     if impl is not None:
         return named(impl, NAMES, lambda name: refusal(name, operands), function="linear")
     return next(name for name in order(operands.x.dtype) if refusal(name, operands) is None)
@@ -112,7 +112,7 @@ def engine_name(operands: Operands, impl: str | None) -> str:
 
 @cache
 def eager_engine(dtype: torch.dtype, impl: str | None) -> str | None:
-    """The engine for operands of this dtype that PyTorch computes with as they are: plain tensors on the CPU, none empty or lazily
+    """Return the engine for operands of this dtype that PyTorch computes with as they are: plain tensors on the CPU, none empty or lazily
     negated, outside tracers and transforms. None: the named one refuses.
 
     Raises:
@@ -126,7 +126,7 @@ def eager_engine(dtype: torch.dtype, impl: str | None) -> str | None:
 
 
 def order(dtype: torch.dtype) -> tuple[str, ...]:
-    """The engines in order of preference: the one that UWAGA_LINEAR names first. A constant for torch.compile."""
+    """Return the engines in order of preference: the one that UWAGA_LINEAR names first. A constant for torch.compile."""
     return cached_order(dtype)
 
 
@@ -142,7 +142,7 @@ def cached_order(dtype: torch.dtype) -> tuple[str, ...]:
 
 @cache
 def named_by_environment() -> str | None:
-    """The engine that UWAGA_LINEAR names, or None. Raises ValueError: there is none of this name."""
+    """Return the engine that UWAGA_LINEAR names, or None. Raises ValueError: there is none of this name."""
     name = env.linear()
     if name is not None:
         check_choice(name, "UWAGA_LINEAR", NAMES)
@@ -150,14 +150,14 @@ def named_by_environment() -> str | None:
 
 
 def refusal(name: str, operands: Operands) -> str | None:
-    """Why the engine of this name cannot serve, or None."""
+    """Return why the engine of this name cannot serve, or None."""
     if name == "torch":
         return None
     return _refusal_of_native_code(operands) or NATIVE[name].refusal(*operands)
 
 
 def _refusal_of_native_code(operands: Operands) -> str | None:
-    """Why no engine of native code can serve, whatever it computes; or None."""
+    """Return why no engine of native code can serve, whatever it computes; or None."""
     if is_transformed():
         return "a transform of torch.func is active"
     if is_in_forward_mode():
@@ -184,7 +184,7 @@ def _refusal_of_native_code(operands: Operands) -> str | None:
 
 
 def is_compiled() -> bool:
-    """Whether torch.compile traces this call. Exported programs are not meant: they hold PyTorch's own operators, so that they run
+    """Return whether torch.compile traces this call. Exported programs are not meant: they hold PyTorch's own operators, so that they run
     elsewhere."""
     return torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
 

@@ -21,7 +21,7 @@ _LARGEST, _SMALLEST = torch.finfo(torch.float32).max, torch.finfo(torch.float32)
 
 
 def refusal(call: Call) -> str | None:
-    """Why this engine cannot serve the call, or None."""
+    """Return why this engine cannot serve the call, or None."""
     query = call.query
     if query.device.type != "cpu":
         return f"its kernels run on the CPU, and the tensors are on {query.device}"
@@ -61,7 +61,7 @@ def backward(
 
 
 def _new_gradients(call: Call, needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
-    """Uninitialised gradients; those that the kernels add to start at zero."""
+    """Return uninitialised gradients; those that the kernels add to start at zero."""
     query, key, value, relative, bias, sinks = needs
     scores = (call.sequences, call.query.shape[1], call.options.max_queries, call.options.max_keys)
     return (

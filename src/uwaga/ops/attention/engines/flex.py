@@ -63,7 +63,7 @@ def refusal(call: Call) -> str | None:
 
 
 def why_not_on_cuda() -> str | None:
-    """Why FlexAttention cannot be compiled for the GPU of this machine; None where it can."""
+    """Return why FlexAttention cannot be compiled for the GPU of this machine; None where it can."""
     return search_for_triton()
 
 
@@ -79,7 +79,7 @@ def search_for_triton() -> str | None:
 
 
 def cost(call: Call) -> str | None:
-    """What a call costs beyond one fused kernel, for `explain`; None where it is one."""
+    """Return what a call costs beyond one fused kernel, for `explain`; None where it is one."""
     if call.query.device.type == "cpu":
         sizes = (*call.query.shape[:3], call.key.shape[2])
         return f"on the CPU FlexAttention is not fused: it stores all scores, {sizes} in float32, several times"
@@ -87,7 +87,7 @@ def cost(call: Call) -> str | None:
 
 
 def attend(call: Call) -> tuple[Tensor, Tensor | None]:
-    """The output (B, H, Q, E), and the lse (B, H, Q) where it is wanted; differentiable once."""
+    """Return the output (B, H, Q, E), and the lse (B, H, Q) where it is wanted; differentiable once."""
     if 0 in (*call.query.shape[:3], call.key.shape[2]):
         return _nothing(call)
     options, mask = call.options, _mask(call)
@@ -121,7 +121,7 @@ def attend(call: Call) -> tuple[Tensor, Tensor | None]:
 
 
 def _nothing(call: Call) -> tuple[Tensor, Tensor | None]:
-    """No query, or no key: zeros that depend on the query without reading it, since it may hold a nan."""
+    """Return the result without a query or without a key: zeros that depend on the query without reading it, since it may hold a nan."""
     zeros_BHQ = call.query[..., :0].sum(-1)
     output = zeros_BHQ[..., None].expand(*zeros_BHQ.shape, call.value.shape[3])
     if not call.options.wants_lse:
@@ -131,21 +131,21 @@ def _nothing(call: Call) -> tuple[Tensor, Tensor | None]:
 
 
 def _exp_of_difference(less: Tensor, more: Tensor) -> Tensor:
-    """exp(less - more), and 0, with no gradient, where `less` is -inf."""
+    """Compute exp(less - more), and 0, with no gradient, where `less` is -inf."""
     is_zero = less == -torch.inf
     difference = torch.where(is_zero, 0.0, less) - torch.where(is_zero, 0.0, more)
     return torch.where(is_zero, 0.0, difference.exp())
 
 
 def _widened(x: Tensor) -> Tensor:
-    """Heads as wide as the kernels want them, with columns of zeros, whose numbers lie side by side in memory."""
+    """Return heads as wide as the kernels want them, with columns of zeros, whose numbers lie side by side in memory."""
     if x.shape[3] < _LEAST_WIDTH:
         return functional.pad(x, (0, _LEAST_WIDTH - x.shape[3]))
     return x if x.stride(3) == 1 else x.contiguous()
 
 
 def _of_key_heads(seen_BHK: Tensor, call: Call) -> Tensor:
-    """Whether any query head of a key head's group sees a key: (B, G, K), where the mask differs between heads."""
+    """Return whether any query head of a key head's group sees a key: (B, G, K), where the mask differs between heads."""
     if seen_BHK.shape[1] == 1:
         return seen_BHK
     return seen_BHK.unflatten(1, (call.key.shape[1], call.heads_per_key_head)).any(2)
@@ -177,13 +177,13 @@ class _Tokens(NamedTuple):
 
 
 def _rows(offsets: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-    """The document of each packed token, and its place among all."""
+    """Return the document of each packed token, and its place among all."""
     at = torch.arange(tokens, device=offsets.device)
     return (torch.searchsorted(offsets, at, right=True) - 1).clamp(0, offsets.shape[0] - 2), at
 
 
 def _place(call: Call, tokens: _Tokens | None, mode: int, start: int, starts: Tensor | None) -> Tensor:
-    """Where each query stands among the keys: (Q,), or (B, Q) where there is a start per sequence. int64."""
+    """Return where each query stands among the keys: (Q,), or (B, Q) where there is a start per sequence. int64."""
     if tokens is not None:
         own_Q = start if mode == START_VALUE else tokens.keys_Q - tokens.queries_Q
         return tokens.first_key_Q + tokens.local_Q + (own_Q if starts is None else starts[tokens.row_Q])
@@ -251,7 +251,7 @@ class _Mask(NamedTuple):
 
 
 def _mask(call: Call) -> _Mask:
-    """The mask of a call, cached where the layers of a model share it. A bias of -inf is a part of it."""
+    """Return the mask of a call, cached where the layers of a model share it. A bias of -inf is a part of it."""
     tensors = (*call.mask_tensors, *(x for x in (call.query_offsets, call.key_offsets) if x is not None))
     if call.bias is not None or is_intercepted() or any(x.is_inference() for x in tensors):
         return _build(call)
@@ -273,7 +273,7 @@ def _mask(call: Call) -> _Mask:
 
 
 def _stream(x: Tensor) -> object:
-    """The stream that a cached mask is made on, and read on: on another one it may not be there yet. None: no mask is cached, since what
+    """Return the stream that a cached mask is made on, and read on: on another one it may not be there yet. None: no mask is cached, since what
     is computed belongs to a graph that is being captured."""
     if not x.is_cuda:
         return 0
@@ -304,7 +304,7 @@ def _build(call: Call) -> _Mask:
 
 
 def _is_total(call: Call) -> tuple[bool, bool]:
-    """Whether every query surely sees a key, and every key is surely seen, by options and sizes alone."""
+    """Return whether every query surely sees a key, and every key is surely seen, by options and sizes alone."""
     program, queries, keys = call.options.mask_program, call.query.shape[2], call.key.shape[2]
     if call.bias is not None or (call.query_offsets is not None and call.query_offsets is not call.key_offsets):
         return False, False
@@ -318,7 +318,7 @@ def _is_total(call: Call) -> tuple[bool, bool]:
 
 
 def _node(call: Call, tensors: list[Tensor]) -> _Node | None:
-    """The expression of a call's mask, and of its tensors, which it adds to `tensors`."""
+    """Return the expression of a call's mask, and of its tensors, which it adds to `tensors`."""
 
     def add(*added: Tensor) -> int:
         tensors.extend(added)
@@ -381,7 +381,7 @@ def _node(call: Call, tensors: list[Tensor]) -> _Node | None:
 
 
 def _element(tensor: Tensor, tokens: _Tokens | None, tensors: list[Tensor]) -> _Element:
-    """An element of a tensor that broadcasts to the scores of each document."""
+    """Return an element of a tensor that broadcasts to the scores of each document."""
     axes = "".join(axis for axis, size in zip("bhqk", tensor.shape, strict=True) if size > 1)
     first = None
     if tokens is not None and axes:
@@ -397,7 +397,7 @@ def _element(tensor: Tensor, tokens: _Tokens | None, tensors: list[Tensor]) -> _
 
 
 def _states(node: _Node, tensors: Sequence[Tensor], queries: int, keys: int) -> Tensor:
-    """What the mask does to each block, 0, _PARTIAL or _FULL: int8, four dimensions that broadcast to (B, H, X, Y).
+    """Return what the mask does to each block, 0, _PARTIAL or _FULL: int8, four dimensions that broadcast to (B, H, X, Y).
 
     0 and _FULL are right; _PARTIAL may stand for either.
     """
@@ -440,13 +440,13 @@ def _state(some: Tensor, whole: Tensor) -> Tensor:
 
 
 def _ranges(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The least and the largest number of each block of (Q,) or (B, Q): two of (1 or B, X)."""
+    """Return the least and the largest number of each block of (Q,) or (B, Q): two of (1 or B, X)."""
     in_blocks = _blocks_of(x if x.ndim == 2 else x[None], 1)
     return in_blocks.amin(-1), in_blocks.amax(-1)
 
 
 def _blocks_of(x: Tensor, dimension: int) -> Tensor:
-    """A dimension in blocks; the last one is filled up with its last entry."""
+    """Return a dimension in blocks; the last one is filled up with its last entry."""
     size = x.shape[dimension]
     count = -(-size // _BLOCK)
     if size % _BLOCK:
@@ -455,7 +455,7 @@ def _blocks_of(x: Tensor, dimension: int) -> Tensor:
 
 
 def _block_lists(states_BHXY: Tensor) -> tuple[Tensor | None, ...]:
-    """The lists of torch's BlockMask: how many blocks of keys each block of queries has to test, and which; those that are full;
+    """Return the lists of torch's BlockMask: how many blocks of keys each block of queries has to test, and which; those that are full;
     and the same of each block of keys, for the backward pass."""
     lists: list[Tensor | None] = []
     for states in (states_BHXY, states_BHXY.transpose(2, 3)):
@@ -475,7 +475,7 @@ def _combined(
     both: Callable[[Tensor, Tensor], Tensor] = and_,
     either: Callable[[Tensor, Tensor], Tensor] = or_,
 ) -> Tensor:
-    """What an expression makes of the tensors of its leaves."""
+    """Return what an expression makes of the tensors of its leaves."""
     if not isinstance(node, _Both | _Either):
         return leaf(node)
     combine = both if isinstance(node, _Both) else either
@@ -483,7 +483,7 @@ def _combined(
 
 
 def _may_see(node: _Leaf, tensors: Sequence[Tensor]) -> Tensor:
-    """Bool that broadcasts to (B, H, Q): false where a query surely sees no key."""
+    """Return a bool tensor that broadcasts to (B, H, Q): false where a query surely sees no key."""
     if isinstance(node, _Interval):
         sees = tensors[node.low] <= tensors[node.high]
         return sees[:, None] if sees.ndim == 2 else sees[None, None]
@@ -493,7 +493,7 @@ def _may_see(node: _Leaf, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _may_be_seen(node: _Leaf, tensors: Sequence[Tensor], keys: int) -> Tensor:
-    """Bool that broadcasts to (B, H, K): false where a key is surely seen by no query."""
+    """Return a bool tensor that broadcasts to (B, H, K): false where a key is surely seen by no query."""
     if isinstance(node, _Interval):
         low, high = (x if x.ndim == 2 else x[None] for x in (tensors[node.low], tensors[node.high]))
         # One more query from `low` on, one less behind `high`; an empty interval counts nothing.
@@ -561,7 +561,7 @@ class _Scores(NamedTuple):
 
 
 def _hash_of_rows(call: Call, tokens: _Tokens | None) -> Tensor:
-    """`row_key` of reference.kept for each query, as int32 of the same bits: (B, H, Q)."""
+    """Compute `row_key` of reference.kept for each query, as int32 of the same bits: (B, H, Q)."""
     batch, heads, queries, _ = call.query.shape
     assert call.seed is not None
     device = call.query.device
@@ -578,7 +578,7 @@ def _hash_of_rows(call: Call, tokens: _Tokens | None) -> Tensor:
 def _score(
     form: _ScoreForm, tensors: Sequence[Tensor], score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor
 ) -> Tensor:
-    """A score as softmax takes it."""
+    """Return a score as softmax takes it."""
     if form.softcap:
         softcap = float(form.softcap)
         score = softcap * torch.tanh(score / softcap)
@@ -596,7 +596,7 @@ def _score(
 
 
 def _is_kept(row_key: Tensor, j: Tensor, threshold: int) -> Tensor:
-    """The end of reference.kept, for one weight: the hash in int32, whose products wrap as those modulo 2**32 do."""
+    """Compute the end of reference.kept for one weight: the hash in int32, whose products wrap as those modulo 2**32 do."""
     x = row_key + j * (0x9E3779B1 - 2 * _SIGN)
     x = (x ^ ((x >> 16) & 0xFFFF)) * (0x85EBCA6B - 2 * _SIGN)
     x = (x ^ ((x >> 13) & 0x7FFFF)) * (0xC2B2AE35 - 2 * _SIGN)
@@ -605,7 +605,7 @@ def _is_kept(row_key: Tensor, j: Tensor, threshold: int) -> Tensor:
 
 
 def _visible(node: _Node, tensors: Sequence[Tensor], b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """Whether a query sees a key."""
+    """Return whether a query sees a key."""
 
     def sees(leaf: _Leaf) -> Tensor:
         if isinstance(leaf, _Interval):
@@ -635,7 +635,7 @@ def _read(element: _Element, tensors: Sequence[Tensor], b: Tensor, h: Tensor, q:
 
 
 def _run(scores: _Scores, mask: _Mask, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """The output (B, H, Q, E) in the query's dtype, and the lse (B, H, Q) in float32; sinks and dropout's scale are left out."""
+    """Return the output (B, H, Q, E) in the query's dtype, and the lse (B, H, Q) in float32; sinks and dropout's scale are left out."""
     arguments = (query, key, value, scores.tensors, mask.tensors, mask.blocks)
     if torch.compiler.is_compiling():  # then this is a part of what is compiled
         return _flex(scores.form, mask.node, *arguments)
@@ -654,7 +654,7 @@ _Kernel = Callable[..., tuple[Tensor, Tensor]]
 
 @lru_cache(maxsize=256)
 def compiled(form: _ScoreForm, node: _Node | None, kind: object) -> _Kernel:
-    """The kernel of a form of call, for one kind of operands: dtype, device, numbers of heads, widths, whether gradients are recorded, whether
+    """Return the kernel of a form of call, for one kind of operands: dtype, device, numbers of heads, widths, whether gradients are recorded, whether
     there are as many queries as keys, and which sizes are 1."""
 
     def kernel(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -676,7 +676,7 @@ def _flex(
     mask_tensors: tuple[Tensor, ...],
     blocks: tuple[Tensor | None, ...],
 ) -> tuple[Tensor, Tensor]:
-    """To be compiled: uncompiled, FlexAttention stores all scores."""
+    """Call FlexAttention, to be compiled: uncompiled, it stores all scores."""
     # Here, since it imports the compiler.
     from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, flex_attention
 
@@ -723,7 +723,7 @@ def unfused(
     mask_tensors: tuple[Tensor, ...],
     blocks: tuple[Tensor | None, ...],
 ) -> tuple[Tensor, Tensor]:
-    """The same by the operator below flex_attention, which has gradients on the CPU and compiles nothing."""
+    """Compute the same by the operator below flex_attention, which has gradients on the CPU and compiles nothing."""
     from torch._higher_order_ops.flex_attention import flex_attention
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor, *tensors: Tensor) -> Tensor:

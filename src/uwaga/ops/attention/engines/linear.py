@@ -38,7 +38,7 @@ def refusal(call: Call) -> str | None:
 
 
 def has_batch_invariant_rows(call: Call) -> bool:
-    """Whether a row of an eager call that is not refused has the same bits in any batch: documents of a ragged batch are computed one by
+    """Return whether a row of an eager call that is not refused has the same bits in any batch: documents of a ragged batch are computed one by
     one, and others by the native kernels but for keys that all queries see in float32, whose products are PyTorch's."""
     if call.query_offsets is not None:
         return True
@@ -52,14 +52,14 @@ def has_batch_invariant_rows(call: Call) -> bool:
 
 
 def attend(call: Call) -> tuple[Tensor, Tensor | None]:
-    """The output (B, H, Q, E); there is no lse without softmax."""
+    """Return the output (B, H, Q, E); there is no lse without softmax."""
     if call.query_offsets is None:
         return _attend_dense(call), None
     return join(call, [_attend_dense(part) for part in split(call)], None)
 
 
 def _parse(program: MaskProgram) -> tuple[Band | None, Lengths | None] | None:
-    """The causal band and the lengths, or None where the program is anything else."""
+    """Return the causal band and the lengths, or None where the program is anything else."""
     bands = [
         x for x in program if isinstance(x, Band) and x.starts is None and x.low == -UNBOUNDED and x.high < UNBOUNDED
     ]
@@ -97,7 +97,7 @@ def _attend_dense(call: Call) -> Tensor:
 
 
 def _hide(query: Tensor, key: Tensor, value: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Zeros for the keys beyond each length, and for the queries of a sequence without keys: they see nothing."""
+    """Return zeros for the keys beyond each length, and for the queries of a sequence without keys: they see nothing."""
     inside_BK = torch.arange(key.shape[2], device=key.device) < lengths_B[:, None]
     inside_BK1 = inside_BK[:, None, :, None]
     sees_B111 = (lengths_B > 0)[:, None, None, None]
@@ -105,12 +105,12 @@ def _hide(query: Tensor, key: Tensor, value: Tensor, lengths_B: Tensor) -> tuple
 
 
 def _keys_before_first(band: Band, queries: int, keys: int) -> int:
-    """How many keys query 0 sees: start + high + 1; query i sees i more. Negative: the first queries see nothing."""
+    """Return how many keys query 0 sees: start + high + 1; query i sees i more. Negative: the first queries see nothing."""
     return (keys - queries if band.start_mode == START_LAST else band.start) + band.high + 1
 
 
 def _all(query: Tensor, key: Tensor, value: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    """Every query over every key, (B, H, Q, E) in `dtype`; computed in float32 (float64 for float64)."""
+    """Compute every query over every key, (B, H, Q, E) in `dtype`; computed in float32 (float64 for float64)."""
     if key.shape[2] == 0:  # zeros that depend on the query without reading it: it may hold a nan
         return query[..., :0].sum(-1, keepdim=True).expand(*query.shape[:3], value.shape[3]).to(dtype)
     # All query heads of a group in one product: (B, G, H / G * Q, D).
@@ -122,7 +122,7 @@ def _all(query: Tensor, key: Tensor, value: Tensor, scale: float, dtype: torch.d
 
 
 def _whole(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    """z_i = sum over all j of (q_i . k_j) * scale * v_j in `dtype`: native for the 16-bit types where nothing but autograd is active,
+    """Compute z_i = sum over all j of (q_i . k_j) * scale * v_j in `dtype`: native for the 16-bit types where nothing but autograd is active,
     else PyTorch's operators, which every transform knows."""
     is_plain = is_plain_eager() and not any(map(is_batch_of_gradients, (q_PQD, k_PKD, v_PKE)))
     if q_PQD.dtype in (torch.bfloat16, torch.float16) and is_plain and _runs_natively(q_PQD, k_PKD, v_PKE):
@@ -157,7 +157,7 @@ class Whole(torch.autograd.Function):
 
 
 def _heads(x_BGKD: Tensor, heads: int) -> Tensor:
-    """(P, K, D): each key head once per query head that reads it."""
+    """Return (P, K, D): each key head once per query head that reads it."""
     repeats = heads // x_BGKD.shape[1]
     return (x_BGKD if repeats == 1 else x_BGKD.repeat_interleave(repeats, dim=1)).flatten(0, 1)
 
@@ -199,7 +199,7 @@ def _runs_natively(q: Tensor, k: Tensor, v: Tensor) -> bool:
 def _native(
     q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, mask_program: MaskProgram, dtype: torch.dtype
 ) -> Tensor:
-    """The native kernels for the same sums, (P, Q, E) in `dtype`: the results have the same bits for any number of threads and any batch."""
+    """Compute the same sums by the native kernels, (P, Q, E) in `dtype`: the results have the same bits for any number of threads and any batch."""
     options = Options(
         scale=scale, softmax=False, mask_program=mask_program, max_queries=q_PQD.shape[1], max_keys=k_PKD.shape[1]
     )
@@ -230,7 +230,7 @@ def _past(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, dtype: torc
 
 
 def _segment(q_PTD: Tensor, k_PTD: Tensor, v_PTE: Tensor, state_PDE: Tensor) -> tuple[Tensor, Tensor]:
-    """The outputs of one segment, and the state after it."""
+    """Return the outputs of one segment, and the state after it."""
     tokens = q_PTD.shape[1]
     chunk = min(_CHUNK, tokens)
     q, k, v = (_fit(x, -(-tokens // chunk) * chunk).unflatten(1, (-1, chunk)) for x in (q_PTD, k_PTD, v_PTE))
@@ -242,7 +242,7 @@ def _segment(q_PTD: Tensor, k_PTD: Tensor, v_PTE: Tensor, state_PDE: Tensor) -> 
 
 
 def _without_non_finite(k_PTD: Tensor, v_PTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys and values with zeros where they are not finite, and a (P, T) of 0 or nan that says where: 0 * nan would
+    """Return keys and values with zeros where they are not finite, and a (P, T) of 0 or nan that says where: 0 * nan would
     reach queries that do not see them, so their effect is added to those that do."""
     nan_PT = (k_PTD * 0.0).sum(-1) + (v_PTE * 0.0).sum(-1)
     bad_PT1 = nan_PT.isnan()[..., None]

@@ -44,12 +44,12 @@ def refusal(call: Call) -> str | None:
 
 
 def is_one_kernel(call: Call) -> bool:
-    """Whether one kernel serves the call by its own options: no matrix of a mask or bias, and no loop over sequences."""
+    """Return whether one kernel serves the call by its own options: no matrix of a mask or bias, and no loop over sequences."""
     return _has_kernel(call) if call.query_offsets is None else _varlen_window(call) is not None
 
 
 def cost(call: Call) -> str | None:
-    """What a call that PyTorch's kernels do not express costs, for `explain`; None for one that they do."""
+    """Return what a call that PyTorch's kernels do not express costs, for `explain`; None for one that they do."""
     if is_one_kernel(call):
         return None
     if call.query_offsets is not None:
@@ -60,7 +60,7 @@ def cost(call: Call) -> str | None:
 
 
 def attend(call: Call) -> tuple[Tensor, Tensor | None]:
-    """The output (B, H, Q, E); PyTorch's kernels give no lse."""
+    """Return the output (B, H, Q, E); PyTorch's kernels give no lse."""
     if call.query_offsets is None:
         return _attend_dense(call), None
     window = _varlen_window(call)
@@ -99,7 +99,7 @@ def _visible(call: Call) -> Tensor:
 
 
 def _attn_mask(call: Call, visible_BHQK: Tensor) -> Tensor:
-    """Mask and biases as SDPA takes them: bool, or floating in the query's dtype."""
+    """Return mask and biases as SDPA takes them: bool, or floating in the query's dtype."""
     if call.bias is None and call.relative is None:
         return visible_BHQK
     bias = call.query.new_zeros((), dtype=compute_dtype(call.query.dtype))
@@ -111,7 +111,7 @@ def _attn_mask(call: Call, visible_BHQK: Tensor) -> Tensor:
 
 
 def _has_kernel(call: Call) -> bool:
-    """Whether SDPA expresses a dense call by its options, without a matrix of mask and biases."""
+    """Return whether SDPA expresses a dense call by its options, without a matrix of mask and biases."""
     if call.bias is not None or call.relative is not None:
         return False
     return len(call.options.mask_program) == 0 or _is_upper_left_causal(call)
@@ -125,7 +125,7 @@ def _is_upper_left_causal(call: Call) -> bool:
 
 
 def _varlen_window(call: Call) -> tuple[int, int] | None:
-    """The window_size of varlen_attn that equals the call's mask, or None where there is none."""
+    """Return the window_size of varlen_attn that equals the call's mask, or None where there is none."""
     width, program = call.query.shape[3], call.options.mask_program
     if not call.query.is_cuda or call.query.dtype not in _VARLEN_DTYPES:
         return None
@@ -149,7 +149,7 @@ def _varlen_window(call: Call) -> tuple[int, int] | None:
 
 
 def _varlen_kernels(device: torch.device) -> tuple[bool, bool]:
-    """Whether this GPU runs the kernels of varlen_attn, and whether they take grouped heads: PyTorch 2.11 has no enable_gqa."""
+    """Return whether this GPU runs the kernels of varlen_attn, and whether they take grouped heads: PyTorch 2.11 has no enable_gqa."""
     return search_for_varlen(device)
 
 

@@ -19,7 +19,7 @@ _ARGUMENTS = struct_of("uwaga_matmul_args")
 
 
 def refusal(*tensors: Tensor | None) -> str | None:
-    """Why the kernels cannot read these operands (None: an operand that is not there), or None where they can."""
+    """Return why the kernels cannot read these operands (None: an operand that is not there), or None where they can."""
     if (why := native.reason_unavailable()) is not None:
         return why
     for tensor in tensors:
@@ -33,7 +33,7 @@ def refusal(*tensors: Tensor | None) -> str | None:
 
 
 def has_batch_invariant_rows(dtype: torch.dtype) -> bool:
-    """On every processor: sums associate by the depth alone (docs/contributors/kernels.md, "The same bits")."""
+    """Return whether the kernels read the dtype, on every processor: sums associate by the depth alone (docs/contributors/kernels.md, "The same bits")."""
     return dtype in DTYPES
 
 
@@ -47,7 +47,7 @@ def product(
     out: Tensor | None = None,
     preactivation: Tensor | None = None,
 ) -> Tensor:
-    """residual + f(a b^T + bias), (..., N).
+    """Compute residual + f(a b^T + bias), (..., N).
 
     Args:
         a, b: (..., K) and (N, K) of one dtype, with any strides: a transposed view costs no copy.
@@ -84,13 +84,13 @@ def product(
 def product_and_preactivation(
     a: Tensor, b: Tensor, *, bias: Tensor | None, activation: str, residual: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """residual + f(h) and h = a b^T + bias; arguments as `product`."""
+    """Compute residual + f(h) and h = a b^T + bias; arguments as `product`."""
     h = a.new_empty((*a.shape[:-1], b.shape[0]))
     return product(a, b, bias=bias, activation=activation, residual=residual, preactivation=h), h
 
 
 def _matrix(x: Tensor | None) -> tuple[int, ...]:
-    """A uwaga_tensor of two dimensions, or of one row."""
+    """Return a uwaga_tensor of two dimensions, or of one row."""
     if x is None:
         return rows.NO_TENSOR
     return rows.strided(x, *x.stride()) if x.dim() == 2 else rows.strided(x, 0, x.stride(0))

@@ -31,7 +31,7 @@ _ATTRIBUTES = {
 
 
 def refusal(*tensors: Tensor | None) -> str | None:
-    """Why oneDNN cannot read these operands (None: an absent operand), or None where it can."""
+    """Return why oneDNN cannot read these operands (None: an absent operand), or None where it can."""
     for tensor in tensors:
         if tensor is not None and tensor.dtype not in _DTYPES:
             return f"oneDNN's operator is used for float32 and bfloat16, not {str(tensor.dtype).removeprefix('torch.')}"
@@ -43,18 +43,18 @@ def refusal(*tensors: Tensor | None) -> str | None:
 
 
 def has_batch_invariant_rows(dtype: torch.dtype) -> bool:
-    """On AMD's processors (Zen 3 and 4, where the tests ran), since one row is computed as two. On Intel's with AMX float32 rows of
+    """Return True on AMD's processors (Zen 3 and 4, where the tests ran), since one row is computed as two. On Intel's with AMX float32 rows of
     1536 -> 384 have other bits among other numbers of rows; bfloat16 there, and other processors, were not shown."""
     return dtype in _DTYPES and processor.detect().vendor == "AMD"
 
 
 def reason_unavailable() -> str | None:
-    """Why this PyTorch does not have the operators that this file was written for, or None. A constant for torch.compile."""
+    """Return why this PyTorch does not have the operators that this file was written for, or None. A constant for torch.compile."""
     return _reason_unavailable()
 
 
 def computes_bfloat16() -> bool:
-    """Whether the operators compute bfloat16 on this processor. A constant for torch.compile."""
+    """Return whether the operators compute bfloat16 on this processor. A constant for torch.compile."""
     return _computes_bfloat16()
 
 
@@ -80,7 +80,7 @@ def _reason_unavailable() -> str | None:
 def product(
     a: Tensor, b: Tensor, *, bias: Tensor | None = None, activation: str | None = None, residual: Tensor | None = None
 ) -> Tensor:
-    """residual + f(a b^T + bias), (..., N), of a (..., K) and b (N, K).
+    """Compute residual + f(a b^T + bias), (..., N), of a (..., K) and b (N, K).
 
     One row alone is computed by another kernel with another order of summation: it is computed as two.
     """
@@ -104,7 +104,7 @@ def product(
 def product_and_preactivation(
     a: Tensor, b: Tensor, *, bias: Tensor | None, activation: str, residual: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """residual + f(h) and h = a b^T + bias."""
+    """Compute residual + f(h) and h = a b^T + bias."""
     preactivation = product(a, b, bias=bias)
     activated = ACTIVATIONS[activation](preactivation)
     return activated if residual is None else activated.add_(residual), preactivation

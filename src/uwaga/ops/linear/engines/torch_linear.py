@@ -31,7 +31,7 @@ def linear(
     activation: str | None,
     residual: Tensor | None,
 ) -> Tensor:
-    """residual + f(x W^T + b), (..., W)."""
+    """Compute residual + f(x W^T + b), (..., W)."""
     if needs_padding(x):
         mapped = with_padding(lambda rows: functional.linear(rows, weight, bias), x)
     else:
@@ -42,14 +42,14 @@ def linear(
 
 
 def has_batch_invariant_rows(dtype: torch.dtype) -> bool:
-    """On AMD's processors in float32, padded, and bfloat16 (Zen 3 and 4, where the tests ran): outside torch.compile and tracers, which
+    """Return True on AMD's processors in float32, padded, and bfloat16 (Zen 3 and 4, where the tests ran): outside torch.compile and tracers, which
     do not pad. On Intel's with AMX a row of 1536 -> 384 has other bits among other numbers of rows in both; elsewhere, and of float16,
     nothing was shown."""
     return dtype in (torch.float32, torch.bfloat16) and processor.detect().vendor == "AMD"
 
 
 def needs_padding(x: Tensor) -> bool:
-    """Whether the bits of a row of F.linear depend on the number of rows of x, (..., M), and padding helps against that."""
+    """Return whether the bits of a row of F.linear depend on the number of rows of x, (..., M), and padding helps against that."""
     # The dtype and the device are tested first: they cost a graph no guard on the number of rows.
     if x.dtype != torch.float32 or not x.is_cpu or torch.compiler.is_compiling() or is_tracing():
         return False
@@ -58,7 +58,7 @@ def needs_padding(x: Tensor) -> bool:
 
 
 def with_padding(linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """`linear` of rows (..., M): (..., W), with rows of zeros behind them up to a whole block. One row costs as much as four."""
+    """Compute `linear` of rows (..., M): (..., W), with rows of zeros behind them up to a whole block. One row costs as much as four."""
     rows = _rows(x)
     padded = functional.pad(x.reshape(rows, -1), (0, 0, 0, -rows % _BLOCK))
     return linear(padded)[:rows].reshape(*x.shape[:-1], -1)
