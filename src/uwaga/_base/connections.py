@@ -27,8 +27,8 @@ class ConnectionTimeouts(NamedTuple):
 
     idle: float = 20.0  # from the connection, or from the last response, to the end of a request's headers
     # Waiting as one of more than MAX_WAITING. A browser of this machine sends its request as soon as it is connected, has at most six
-    # connections to a server, and opens one again that was closed while it was idle; so whatever waits longer beside 512 others is no
-    # reader's. gunicorn keeps idle connections for 2 s, uvicorn for 5 s, of any number; nginx, once it runs short, for no time.
+    # connections to a server, and opens one again that was closed while it was idle; so what waits longer while 512 others wait
+    # belongs to no reader. gunicorn keeps idle connections for 2 s, uvicorn for 5 s, of any number; nginx, once it runs short, for no time.
     crowded: float = 2.0
     stalled: float = 10.0  # in which a peer reads nothing of what is to be sent
     response: float = 60.0  # from a response's first byte to its last

@@ -5,7 +5,7 @@ it). Files are created under new names, so that no link is followed and no file 
 with a mark file and files with a temporary name are removed. Only regular files and links to them are replaced: a character device
 or a pipe that a user names, such as /dev/null, is written into, and a socket or a block device is rejected.
 
-What differs by system. macOS: the disk is told to empty its own cache too (F_FULLFSYNC). Windows: the entries of a folder cannot be
+What differs by system. macOS: the disk empties its own cache too (F_FULLFSYNC). Windows: the entries of a folder cannot be
 flushed, so that a crash of the machine may undo a renaming, never half of it; a file that a program has open or mapped is neither replaced
 (PermissionError, after some attempts) nor removed; locks are those of msvcrt.
 """

@@ -58,7 +58,7 @@ def refuse(other: Mapping[str, object], function: Callable[..., object], names: 
     """Raise TypeError if there are keyword arguments that a function does not have.
 
     Args:
-        other: what its parameter `**other: Never` took. Type checkers refuse such a call too.
+        other: what its parameter `**other: Never` took. Type checkers reject such a call too.
         function: the function, whose own keywords the message lists.
         names: those that it takes as `**options`.
     """

@@ -245,7 +245,7 @@ class EncoderLayer(nn.Module):
 
     def _computes_alone(self, mask: Any, bias: Any, cache: LayerCache | None) -> bool:
         """Return whether attention may be computed of one query of each row: no hook reads the others, and the mask and the bias
-        can be told the position of that query."""
+        can take the position of that query."""
         is_seen = threads.any_open and bool(hooks.hooks_of(self.attention))
         return not is_seen and cache is None and _has_no_start(mask) and _has_no_start(bias)
 

@@ -1,4 +1,4 @@
-"""A layer's attention to a database beside its attention to the text.
+"""A layer's attention to a database, mixed with its attention to the text.
 
 Letters: B batch, H heads, Q queries, D key width, E value width.
 """

@@ -95,7 +95,7 @@ def _is_observed_linear(linear: Callable[[Tensor], Tensor]) -> TypeGuard[nn.Line
 
 
 class _ProductOf(TorchFunctionMode):
-    """A context in which F.linear with the weight of one module is computed by `uwaga.linear`; what hooks call besides stays as it is."""
+    """A context in which F.linear with the weight of one module is computed by `uwaga.linear`; other calls of hooks stay as they are."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()

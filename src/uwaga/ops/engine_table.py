@@ -1,6 +1,6 @@
 """The order of engines for dense work on the CPU, by processor: what was measured where, and what is assumed.
 
-Dense attention is softmax attention in which every query sees every key, without biases. PyTorch's kernels compute nothing in vain
+Dense attention is softmax attention in which every query sees every key, without biases. PyTorch's kernels waste nothing
 there, nor in the linear map x W^T + b. All other calls of attention do not come here: PyTorch would compute what a mask hides, or pad
 a ragged batch.
 

@@ -1,7 +1,7 @@
 """A mask as a small postfix program of records: the one form that every engine reads.
 
 Band, Lengths, SameDocument and Dense say which keys each query sees; And and Or combine the two results before them. An
-empty program makes every key visible. A record holds numbers and the positions of its tensors in a list beside the program, so that
+empty program makes every key visible. A record holds numbers and the positions of its tensors in a separate list, so that
 a program can be hashed and compared. Query i of a sequence stands at position p = i + start among its keys.
 
 Letters: B sequences, H query heads, Q queries, K keys, N packed tokens.

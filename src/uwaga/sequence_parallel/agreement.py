@@ -147,7 +147,7 @@ def _no_transforms() -> NotImplementedError:
 
 
 def sizes_of(call: Call) -> list[int]:
-    """Return what the processes tell one another of their operands: SIZES, and the lengths of their parts."""
+    """Return what the processes send one another about their operands: SIZES, and the lengths of their parts."""
     batch, heads, queries, width = call.query.shape
     kinds = list(DTYPES).index(call.query.dtype), int(call.query_offsets is not None)
     return [batch, heads, call.key.shape[1], width, call.value.shape[3], *kinds, queries, call.key.shape[2]]
@@ -165,7 +165,7 @@ def _rows_of(query: Any, key: Any, value: Any) -> list[int]:
 
 
 class Refusal:
-    """A context whose error, of this process's arguments, is kept for the header that tells the others."""
+    """A context whose error, of this process's arguments, is kept for the header that reports it to the others."""
 
     error: Exception | None = None
 
@@ -187,7 +187,7 @@ def agree(group: Group, subject: str, number: int, header: Sequence[int], failur
     for rank, (their_place, their_number, failed, *_) in enumerate(result):
         if failed:
             raise ProcessGroupError(
-                f"uwaga.sequence_parallel: rank {rank} refused its arguments; its own error says why"
+                f"uwaga.sequence_parallel: rank {rank} rejected its arguments; the error of that rank says why"
             )
         if (their_place, their_number) != (place, number):
             raise ProcessGroupError(

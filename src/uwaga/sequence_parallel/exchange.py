@@ -28,9 +28,9 @@ _HEADER_LENGTH = 16
 # of the time that the own wait took, and no less or more than so many seconds.
 _LATER, LATEST = 0.1, (1.0, 30.0)
 _PAUSE = 0.02  # seconds between two looks
-# Characters of an error that other processes are told.
+# Characters of an error that is reported to other processes.
 _LONGEST_ERROR = 2000
-# The attribute of an error that all processes have, or were told of.
+# The attribute of an error that all processes have, or that was reported to them.
 _KNOWN = "is_known_to_the_group"
 
 # Calls so far by this process, of each group.
@@ -73,7 +73,7 @@ class Group(NamedTuple):
         return _calls[self.group]
 
     @contextmanager
-    def errors_told(self) -> Iterator[None]:
+    def errors_reported(self) -> Iterator[None]:
         """Report an error of this process alone to the others, which would wait for it otherwise: see `leave`."""
         try:
             yield
@@ -299,7 +299,7 @@ class RelayedMessages(Messages):
     _THROUGH = -1
 
     def __enter__(self) -> "RelayedMessages":
-        self._told = False
+        self._is_sent = False
         self._notes = {rank: self.receive(rank, torch.full((1,), self._THROUGH), _NOTE) for rank in self._group.others}
         return self
 
@@ -308,18 +308,18 @@ class RelayedMessages(Messages):
             for message in [x for x in self._pending if not self._is_note(x)]:
                 self._wait(message)
             self._raise()
-            self._tell(self._THROUGH)
+            self._send_note(self._THROUGH)
         super().__exit__(kind, error, traceback)
 
     def _is_note(self, message: Message) -> bool:
         return self._notes[message.rank] is message
 
-    def _tell(self, missing: int) -> None:
-        """Send this process's note to every other one. One is all that they receive: who is through, and is then told of one that ended,
-        says nothing more."""
-        if self._told:
+    def _send_note(self, missing: int) -> None:
+        """Send this process's note to every other one. One is all that they receive: who is through, and then learns of one that ended,
+        sends nothing more."""
+        if self._is_sent:
             return
-        self._told = True
+        self._is_sent = True
         note = torch.full((1,), missing)
         for rank in self._group.others:
             if rank not in self._failures:
@@ -337,9 +337,9 @@ class RelayedMessages(Messages):
             return
         # The first one: after a wait that ran out all others fail, too.
         first, error = next(iter(self._failures.items()))
-        if not self._told:
+        if not self._is_sent:
             self._ask(lambda store: store.set(self._key(self._group.rank), str(first)))
-        self._tell(first)
+        self._send_note(first)
         self._failures = self._named(first, error)
         super()._raise()
 
@@ -381,7 +381,7 @@ class RelayedMessages(Messages):
 
 
 def known_to_all(error: Exception) -> Exception:
-    """Return an error that all processes have, or that is about to be told to them."""
+    """Return an error that all processes have, or that is about to be reported to them."""
     with suppress(AttributeError):
         setattr(error, _KNOWN, True)
     return error

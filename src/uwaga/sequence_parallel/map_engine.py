@@ -29,12 +29,12 @@ from uwaga.sequence_parallel.schedule import Plan
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def told(function: Function) -> Function:
-    """Return a method whose error in one process alone is told to the others of `self.group`."""
+def reports_errors(function: Function) -> Function:
+    """Return a method whose error in one process alone is reported to the others of `self.group`."""
 
     @wraps(function)
     def run(self: Any, *arguments: Any) -> Any:
-        with self.group.errors_told():
+        with self.group.errors_reported():
             return function(self, *arguments)
 
     return cast("Function", run)
@@ -46,7 +46,7 @@ class MapEngine:
     def __init__(self, division: Division) -> None:
         self.division, self.group = division, division.group
 
-    @told
+    @reports_errors
     def rows(self, call: Call, request: RowStatisticsRequest) -> RowStatistics:
         """Return the statistics of all of this process's queries, whatever the selection."""
         start = request.distance
@@ -75,7 +75,7 @@ class MapEngine:
                 del memory[at]
         return self._of_pieces(call, plan, request, [results[at] for at in sorted(results)])
 
-    @told
+    @reports_errors
     def mass(self, call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
         """Return (B, H, n), of this process's queries; the second mask is that of the whole."""
         self._agree("the mass of its map", program, *tensors)
@@ -95,7 +95,7 @@ class MapEngine:
                 del memory[at]
         return self._home(call, plan, "mass", [results[at] for at in sorted(results)])
 
-    @told
+    @reports_errors
     def received(self, call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
         """Return (B, H, m), of this process's keys; the weights are those of its queries."""
         self._agree("the received weights of its map", row_weights is None)
@@ -121,7 +121,7 @@ class MapEngine:
                 del memory[at]
         return ring.by_heads(ring.move_rows(division, "received weights", results, pieces, homes)[0])
 
-    @told
+    @reports_errors
     def diagonal_sums(self, call: Call, normalizer: Normalizer) -> Tensor:
         """Return (B, H, Q+K-1), of the whole, in every process."""
         self._agree("the diagonals of its map")
@@ -133,7 +133,7 @@ class MapEngine:
                 parts.diagonal_sums(visit.part, visit.normalizer, sums, first)
         return self._added("diagonals", shared, sums.shape[:-1]).float()
 
-    @told
+    @reports_errors
     def pool(
         self, call: Call, normalizer: Normalizer, pooling: str, query_edges: Tensor, key_edges: Tensor
     ) -> tuple[Tensor, Tensor | None]:
@@ -162,7 +162,7 @@ class MapEngine:
         means = self._added("cells", shared, sizes) / counts_BR.clamp(min=1)
         return torch.where(counts_BR > 0, means, 0.0).float(), None
 
-    @told
+    @reports_errors
     def weights(self, call: Call, normalizer: Normalizer, selection: Selection, keys: Tensor) -> Tensor:
         """Return (sequences, heads, queries, keys) of a selection of the whole, in every process."""
         self._agree("the entries of its map", selection.sequences, selection.heads, selection.queries, keys)
@@ -185,7 +185,7 @@ class MapEngine:
         everything = [[(0, len(keys))]] * group.size
         return group.rows(f"call {division.number}, entries", [torch.cat(found, 3)], held, everything)[0].movedim(0, 3)
 
-    @told
+    @reports_errors
     def largest(self, logits_BH: Tensor) -> Tensor:
         """Return (B, H): the largest number that a process has, NaN before all others."""
         self._agree("the largest logit of its map")
@@ -300,7 +300,7 @@ class RaggedMapEngine:
     def __init__(self, rows: Rows) -> None:
         self.group, self._rows = rows.group, rows
 
-    @told
+    @reports_errors
     def rows(self, call: Call, request: RowStatisticsRequest) -> RowStatistics:
         pieces = self._rows.parts_of_call(call)
 
@@ -312,7 +312,7 @@ class RaggedMapEngine:
         results = [_engine(division).rows(part, of_rows(rows)) for division, part, rows in pieces]
         return each_field(lambda *tensors: joined(tensors), *results)
 
-    @told
+    @reports_errors
     def mass(self, call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
         pieces = self._rows.parts_of_call(call)
         with_second = replace(call, options=replace(call.options, mask_program=program), mask_tensors=tensors)
@@ -322,7 +322,7 @@ class RaggedMapEngine:
             results.append(_engine(division).mass(part, Normalizer(*softmax), program, other.mask_tensors))
         return joined(results)
 
-    @told
+    @reports_errors
     def received(self, call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
         pieces = self._rows.parts_of_call(call)
         results = []

@@ -89,7 +89,7 @@ def forward(model: nn.Module, tokens: Operand, *, group: dist.ProcessGroup | Non
     for name, checksums in zip(_SAME, zip(*headers, strict=True), strict=False):
         check_equal(name, checksums)
     assert call is not None
-    with sequence_parallel(processes.group), processes.errors_told():
+    with sequence_parallel(processes.group), processes.errors_reported():
         return call()
 
 

@@ -82,7 +82,7 @@ def attention(
     Raises:
         ShapeError, ValueError: as `uwaga.attention`, in the process whose arguments are wrong; in all processes where their
             parts disagree on a size, a dtype or an option, by rank; no process group.
-        ProcessGroupError: a process ended, did not answer within the group's timeout, refused its arguments, or is at
+        ProcessGroupError: a process ended, did not answer within the group's timeout, rejected its arguments, or is at
             another call; the message has its rank.
         NotImplementedError: a second derivative, a batch of gradients, forward-mode derivatives, torch.compile and torch.func.
     """
@@ -96,7 +96,7 @@ def sequence_parallel(group: dist.ProcessGroup | None = None) -> Iterator[None]:
 
     Tensors are then this process's part of the sequence. Only attention mixes positions, so layers need no other change, except
     those that count positions from 0: pass them the positions of the part. It holds for all threads of the process, of which one
-    at a time may call: the processes tell calls apart by their order. A backward pass that computes attention again (torch.utils.checkpoint) must be inside it as well. `uwaga.attend` there returns a `SequenceMap`.
+    at a time may call: the processes distinguish calls by their order. A backward pass that computes attention again (torch.utils.checkpoint) must be inside it as well. `uwaga.attend` there returns a `SequenceMap`.
 
     Args:
         group: as in `attention`.
@@ -115,7 +115,7 @@ class _SequenceParallel:
         self._group = group
 
     def attend(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> AttendedLse:
-        with self._group.errors_told():
+        with self._group.errors_reported():
             output, lse = _attend(divide(self._group, (query, key, value), options, impl))
             return AttendedLse(unflatten_output(query, output), unflatten_lse(query, lse))
 
@@ -136,7 +136,7 @@ class _SequenceParallel:
         from uwaga.sequence_parallel.sequence_map import SequenceMap, WholeMap, call_of_map
 
         query, key, _ = operands
-        with self._group.errors_told():
+        with self._group.errors_reported():
             refusal = Refusal()
             with refusal:
                 check_wanted(options.normalize, topk)
@@ -208,7 +208,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None) -> Gradients:
-        with ctx.division.group.errors_told():
+        with ctx.division.group.errors_reported():
             return _Attention._gradients(ctx, grad_output, grad_lse)
 
     @staticmethod

@@ -61,7 +61,7 @@ READS = ("lse", "m[...]", *_METHODS, *_OF_SEQUENCE)
 
 class AgreedEngine:
     """An engine of maps (maps/spec.py) whose first function in a read waits until all processes are known to read the same. By then the method
-    has checked its arguments, so that an error in them is told in the same message; a read that finds everything computed sends it in the end."""
+    has checked its arguments, so that the same message reports an error in them; a read that finds everything computed sends it in the end."""
 
     def __init__(self, group: Group, number: int, engine: Any) -> None:
         """Wrap an engine. `number`: that of the map's call."""
@@ -71,7 +71,7 @@ class AgreedEngine:
     @contextmanager
     def reading(self, method: str) -> Iterator[None]:
         """Open a context for a read of one of READS; the method `given` gets its arguments."""
-        with self._group.errors_told():
+        with self._group.errors_reported():
             self._header = [READS.index(method), 0]
             try:
                 yield
@@ -134,15 +134,15 @@ class SequenceMap:
     What has been computed is kept. A process holds its part and two blocks meanwhile, as attention does, and the result.
 
     Of Ragged operands statistics are Ragged, of this process's tokens, and positions are within each row. What is of the whole sequence in every
-    process is refused.
+    process is rejected.
 
     Attributes:
         first_query, first_key: where this process's part begins in the whole sequence, or among the tokens of the whole batch.
 
     Raises (all methods):
-        ValueError, TypeError, IndexError: an argument that `AttentionMap` refuses.
+        ValueError, TypeError, IndexError: an argument that `AttentionMap` rejects.
         ValueError: another method or other arguments in another process.
-        ProcessGroupError: as `attention`; another process refused its arguments, or reads another map.
+        ProcessGroupError: as `attention`; another process rejected its arguments, or reads another map.
     """
 
     def __init__(self, query: Operand, key: Operand, rows: RowCache, whole: WholeMap) -> None:
@@ -182,8 +182,8 @@ class SequenceMap:
         return object.__getattribute__(self, name)
 
 
-def _told(name: str, gives: str) -> Callable[..., Any]:
-    """Make a method of AttentionMap that all processes call together; each tells the others its plain arguments before anything is computed."""
+def _called_by_all(name: str, gives: str) -> Callable[..., Any]:
+    """Make a method of AttentionMap that all processes call together; each sends the others its plain arguments before anything is computed."""
     method = getattr(AttentionMap, name)
     signature = inspect.signature(method)
 
@@ -208,7 +208,7 @@ def _told(name: str, gives: str) -> Callable[..., Any]:
 
 
 for _name, _gives in (_METHODS | _OF_SEQUENCE).items():
-    setattr(SequenceMap, _name, _told(_name, _gives))
+    setattr(SequenceMap, _name, _called_by_all(_name, _gives))
 
 
 class _DividedMap(AttentionMap):
@@ -308,7 +308,7 @@ def attention_map(
         ShapeError, ValueError, ProcessGroupError, NotImplementedError: as `uwaga.sequence_parallel.attention`.
     """
     processes, options = Group.of(group), AttentionOptions(mask, bias, scale, "softmax", softcap, sinks)
-    with torch.no_grad(), processes.errors_told():
+    with torch.no_grad(), processes.errors_reported():
         divided = divide(processes, (query, key, None), options, None)
         whole = WholeMap.of(divided)
         return SequenceMap(query, key, RowCache(call_of_map(divided.call), whole.engine), whole)

@@ -43,7 +43,7 @@ _Given = TypeVar("_Given")
 
 
 class AttentionOptions(NamedTuple):
-    """What `attention` takes beside query, key and value and the engine, as the user gave it: `attention` says what each means."""
+    """The arguments of `attention` besides operands and engine, as the user gave them."""
 
     mask: Mask | Tensor | None = None
     bias: DistanceBias | Tensor | None = None

@@ -73,7 +73,7 @@ def attend(
     if type(query) is Ragged:
         if not (type(key) is Ragged and type(value) is Ragged and key.offsets is value.offsets):
             return None
-        if query.first is not None or key.first is not None:  # a part of a batch: refused
+        if query.first is not None or key.first is not None:  # a part of a batch, which the general path rejects
             return None
         q, k, v, offsets = query.values, key.values, value.values, (query.offsets, key.offsets)
     else:

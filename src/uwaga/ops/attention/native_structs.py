@@ -189,7 +189,7 @@ def run(name: str, call: Call, *arguments: bytes | int | ctypes.Array[Any] | Non
     """Call a function of the library, whose first argument is the uwaga_problem of a call.
 
     Raises:
-        ValueError: the library refuses the problem.
+        ValueError: the library rejects the problem.
         MemoryError: there is no memory for its buffers.
     """
     packed, alive = problem(call)

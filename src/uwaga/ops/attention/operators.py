@@ -322,7 +322,7 @@ _LIBRARY = torch.library.Library("uwaga", "FRAGMENT")
 def _register_autograd(name: str, setup: Callable[..., None], backward: Callable[..., tuple[Any, ...]]) -> None:
     """Register as torch.library.register_autograd does, for torch.func too.
 
-    PyTorch's own calls Function.apply, which refuses functions without a separate setup_context inside a transform. But the dispatcher comes
+    PyTorch's own calls Function.apply, which rejects functions without a separate setup_context inside a transform. But the dispatcher comes
     here for one level of transforms at a time, where a function of one level is right."""
     operator = getattr(torch.ops.uwaga, name).default
 

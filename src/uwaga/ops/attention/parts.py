@@ -63,7 +63,7 @@ def forward(call: Call, sums: Tensor, continues: bool, output: Tensor | None = N
 
 
 class Rows(NamedTuple):
-    """What the backward pass of a part of the queries reads beside them."""
+    """What the backward pass of a part of the queries reads besides them."""
 
     output: Tensor
     lse: Tensor

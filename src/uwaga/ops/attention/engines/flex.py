@@ -642,7 +642,7 @@ def _run(scores: _Scores, mask: _Mask, query: Tensor, key: Tensor, value: Tensor
     if query.device.type == "cpu":
         return unfused(scores.form, mask.node, *arguments)
     sizes = (query.shape[1], key.shape[1], query.shape[3], value.shape[3])
-    # What torch.compile compiles anew for, of one size and several, within the few times that it does so for one kernel.
+    # torch.compile compiles again for one size and for several, a few times for one kernel.
     others = (x for x in (*scores.tensors, *mask.tensors, *mask.blocks) if x is not None)
     ones = tuple(size == 1 for x in (query, key, *others) for size in x.shape)
     kind = (query.dtype, query.device, sizes, torch.is_grad_enabled(), query.shape[2] == key.shape[2], ones)
