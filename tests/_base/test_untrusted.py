@@ -53,7 +53,7 @@ def test_a_parquet_file_that_is_replaced_after_it_was_checked_is_checked_again(t
     parquet.write_table(pa.table({"text": ["a" * 10_000_000]}), path, compression="zstd")
     with pytest.raises(TextFileError) as caught:
         next(rows.rows(1))
-    assert str(caught.value).endswith(": more than 200 for each, as no text does and an attack may")
+    assert str(caught.value).endswith(": more than 200 per byte; a text does not, but an attack may")
 
 
 def test_long_toml_of_short_keys_is_accepted() -> None:

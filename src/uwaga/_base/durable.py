@@ -425,7 +425,7 @@ def replace_file(temporary: Path, path: Path) -> None:
         temporary.replace(path)
     except PermissionError as error:
         if sys.platform == "win32":
-            why = "cannot be replaced: on Windows no file is while a program has it open or mapped; close it there"
+            why = "cannot be replaced: on Windows a program has it open or mapped; close it there"
             raise PermissionError(error.errno, why, str(path)) from error
         raise
 

@@ -74,4 +74,4 @@ def refuse(other: Mapping[str, object], function: Callable[..., object], names: 
     ]
     options += [option for option in names if option not in options]
     what = instead.get(name) or f"its options are {', '.join(options)}"
-    raise TypeError(f"{owner}: {name} is no option of it; {what}")
+    raise TypeError(f"{owner}: {name} is not an option; {what}")

@@ -297,8 +297,8 @@ def check_decompression_ratio(path: Path, compressed: int, decompressed: int) ->
     """Raise TextFileError if the ratio of decompressed to compressed bytes is above DECOMPRESSION_RATIO."""
     if decompressed > LINE_BYTES and decompressed > DECOMPRESSION_RATIO * compressed:
         raise TextFileError(
-            f"{path}: {compressed:,} compressed bytes decompress to {decompressed:,}: more than {DECOMPRESSION_RATIO} for "
-            "each, as no text does and an attack may"
+            f"{path}: {compressed:,} compressed bytes decompress to {decompressed:,}: more than {DECOMPRESSION_RATIO} per "
+            "byte; a text does not, but an attack may"
         )
 
 

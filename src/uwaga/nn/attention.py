@@ -167,7 +167,7 @@ class MultiHeadAttention(nn.Module):
             query_heads, kv = self._query_and_kv(query, key, value, rotary, cache)
         else:
             if not isinstance(query, Ragged) or key is not None or cache is not None:
-                raise ValueError("MultiHeadAttention: queries are of a Ragged query, without a key or a cache")
+                raise ValueError("MultiHeadAttention: queries need a Ragged query, without a key or a cache")
             tokens, query = query, one_per_row(query.values[queries])
             query_heads = self._project("query", query, rotary and rotary.at(queries))
             kv = KVView(self._project("key", tokens, rotary), self._project("value", tokens))

@@ -131,9 +131,8 @@ class LayerSpec:
     activation_dropout: float = 0.0  # in the feed-forward layer, after the activation
 
     def __post_init__(self) -> None:
-        for name, choices in (("norm", ("post", "pre")), ("norm_type", ("layer", "rms", "zero_centered_rms"))):
-            value = getattr(self, name)
-            check(value in choices, f"LayerSpec: {name} must be {' or '.join(map(repr, choices))}, not {value!r}")
+        choice(self.norm, "LayerSpec: norm", ("post", "pre"))
+        choice(self.norm_type, "LayerSpec: norm_type", ("layer", "rms", "zero_centered_rms"))
         check(self.norm == "pre" or not self.output_norms, "LayerSpec: output_norms needs norm='pre'")
 
     def new_attention(self, *, memory_dim: int | None = None, **made: Any) -> MultiHeadAttention:
@@ -284,7 +283,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, spec: LayerSpec, *, device: Device = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        check(not spec.output_norms, "DecoderLayer: output_norms are of encoder layers alone")
+        check(not spec.output_norms, "DecoderLayer: output_norms must be False; only encoder layers have them")
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.attention = spec.new_attention(**made)
         self.attention_norm = spec.new_norm(**made)

@@ -107,8 +107,8 @@ def add_dropped(x: Tensor, added: Tensor, p: float) -> Tensor:
 def _by_pytorch(x: Tensor, p: float) -> Tensor:
     if _first_row is not None and 0.0 < p < 1.0:
         raise NotImplementedError(
-            "dropout: rows of a part of a batch are dropped by the native kernels alone: on the CPU, without autocast, in float32, "
-            "bfloat16 or float16"
+            "dropout: only the native kernels drop rows of a part of a batch; run on the CPU, without autocast, in float32, bfloat16 "
+            "or float16"
         )
     return functional.dropout(x, p)
 

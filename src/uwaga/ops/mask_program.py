@@ -326,7 +326,7 @@ class MaskProgramBuilder:
         else:
             has_more = queries is not keys and is_readable(queries) and bool((queries.diff() > keys.diff()).any())
         if has_more:
-            raise ValueError("attention: Documents needs query_ids where a sequence has more queries than keys")
+            raise ValueError("attention: Documents needs query_ids if a sequence has more queries than keys")
 
 
 def check_lengths(lengths: Tensor, keys: int) -> None:

@@ -196,7 +196,7 @@ def part_of(batch: Ragged, number: int, count: int, *, like: Ragged | None = Non
     PartOfBatch(rows=Ragged(values (3,) int64, lengths [0, 3]), first_token=2)
     """
     if like is not None and len(like) != len(batch):
-        raise ValueError(f"Ragged: rows that are cut as others must be as many: {len(batch)} are not {len(like)}")
+        raise ValueError(f"Ragged: rows that are cut like others must be as many, {len(like)}, not {len(batch)}")
     start, stop = (_cut(batch if like is None else like, n, count) for n in (number, number + 1))
     if like is not None:
         start, stop = (_cut_like(cut, like, batch) for cut in (start, stop))

@@ -155,7 +155,7 @@ def _of_transformers(model: Any, tokens: Operand, group: Group, options: dict[st
     ids = tokens[None] if tokens.dim() == 1 else tokens
     check(
         ids.shape[1] >= group.size,
-        f"{_AT} texts of length {ids.shape[1]} are too short for {group.size} processes, of which each needs a token",
+        f"{_AT} texts of length {ids.shape[1]} are too short for {group.size} processes; each process needs a token",
     )
     _check_ids(name, "tokens", whole, model.get_input_embeddings().num_embeddings)
     first, last = (ids.shape[1] * n // group.size for n in (group.rank, group.rank + 1))

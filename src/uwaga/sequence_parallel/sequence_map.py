@@ -174,7 +174,7 @@ class SequenceMap:
         raise TypeError(f"{_AT} a map over several processes cannot be iterated")
 
     def __contains__(self, value: object) -> NoReturn:
-        raise TypeError(f"{_AT} a map over several processes does not look for values")
+        raise TypeError(f"{_AT} a map over several processes cannot be searched")
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and hasattr(AttentionMap, name):
