@@ -150,7 +150,7 @@ def arguments(
 def _dropout(x: Tensor, p: float, seed: int) -> Tensor:
     """Return the dropout of this seed, recorded for autograd, also where it is a gradient that is differentiated once more."""
     if torch.is_grad_enabled() and x.requires_grad:
-        return cast(Tensor, _Dropout.apply(x, p, seed))
+        return cast(Tensor, _AddDropped.apply(None, x, p, seed))
     return run(None, x, p, seed)
 
 
@@ -161,20 +161,9 @@ def gradient(grad: Tensor, p: float, seed: int) -> Tensor:
     return _dropout(grad, p, seed)
 
 
-class _Dropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float, seed: int) -> Tensor:
-        ctx.p, ctx.seed = p, seed
-        return run(None, x, p, seed)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return gradient(grad, ctx.p, ctx.seed), None, None
-
-
 class _AddDropped(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, added: Tensor, p: float, seed: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor | None, added: Tensor, p: float, seed: int) -> Tensor:
         ctx.p, ctx.seed = p, seed
         return run(x, added, p, seed)
 
