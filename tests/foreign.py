@@ -48,9 +48,6 @@ class Drifting:
     def refusal(self, *tensors: Tensor | None) -> str | None:
         return None
 
-    def has_batch_invariant_rows(self, dtype: torch.dtype) -> bool:
-        return False
-
     def product(self, a: Tensor, b: Tensor, **more: Any) -> Tensor:
         self.calls += 1
         mapped = functional.linear(a, b, more.get("bias"))

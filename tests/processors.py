@@ -27,10 +27,11 @@ def forget() -> None:
     for function in (
         engine_profile.active,
         engine_table.preference,
+        engine_table.engines,
         fast_path.plan_of,
         fast_path.dense_layout,
         choose.named_by_environment,
-        choose.cached_order,
+        choose.order,
         choose.eager_engine,
     ):
         function.cache_clear()

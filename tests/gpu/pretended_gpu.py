@@ -140,7 +140,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
         is_current_stream_capturing=lambda: False,
     )
     flex.cached_masks.clear()  # of another pretended GPU
-    torch_fused.search_for_varlen.cache_clear()
+    torch_fused.varlen_kernels.cache_clear()
     with PretendedGpu() as gpu:
         yield gpu
-    torch_fused.search_for_varlen.cache_clear()
+    torch_fused.varlen_kernels.cache_clear()

@@ -123,7 +123,7 @@ def test_varlen_attn_that_knows_no_groups(gpu, heads: int, engine: str, monkeypa
 
     monkeypatch.setattr(varlen, "varlen_attn", of_pytorch_2_11)
     pretend_cuda(monkeypatch, get_device_capability=lambda _: (9, 0))
-    torch_fused.search_for_varlen.cache_clear()
+    torch_fused.varlen_kernels.cache_clear()
     values, offsets = _there(torch.zeros(9, heads, 16, dtype=torch.bfloat16)), _there(torch.tensor([0, 5, 9]))
     query, key = Ragged(values, offsets), Ragged(values[:, :2], offsets)
     output, choice = attention(query, key, key), explain(query, key, key)
@@ -132,7 +132,7 @@ def test_varlen_attn_that_knows_no_groups(gpu, heads: int, engine: str, monkeypa
     ends = _there(torch.arange(1 << 17).clamp(max=9))
     many, keys = Ragged(values, ends), Ragged(values[:, :2], ends)
     assert explain(many, keys, keys).engine == "flex"
-    torch_fused.search_for_varlen.cache_clear()
+    torch_fused.varlen_kernels.cache_clear()
     assert choice.engine == engine
     assert bool((output.values == (engine == "torch")).all())
 

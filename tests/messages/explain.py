@@ -47,7 +47,8 @@ def without_library(patch: pytest.MonkeyPatch, call: Callable[[], Choice]) -> No
 def on_gpu(patch: pytest.MonkeyPatch, *, has_triton: bool = True, **options: object) -> None:
     """Of a call on a GPU that there need not be."""
     patch.setattr("torch.utils._triton.has_triton", lambda: has_triton)
-    flex.search_for_triton.cache_clear()
+    why_not_on_cuda = flex.why_not_on_cuda
+    why_not_on_cuda.cache_clear()
     if has_triton:
         patch.setattr(flex, "why_not_on_cuda", lambda: None)
     try:
@@ -56,7 +57,7 @@ def on_gpu(patch: pytest.MonkeyPatch, *, has_triton: bool = True, **options: obj
                 options["sinks"] = zeros(2, device="cuda")
             of(same(zeros(2, 2, 300, 16, device="cuda"), **options), refused=() if has_triton else ("flex",))
     finally:
-        flex.search_for_triton.cache_clear()
+        why_not_on_cuda.cache_clear()
 
 
 META = zeros(3, 2, 100, 8, device="meta")

@@ -3,8 +3,10 @@
 In plain eager mode none is, and an operation may read values, write into memory and keep results.
 """
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 _PLAIN = (Tensor, Parameter)
+_R = TypeVar("_R")
 
 _modes = torch._C._len_torch_dispatch_stack
 _mode = torch._C._get_dispatch_mode
@@ -25,6 +28,21 @@ _transforms = torch._C._are_functorch_transforms_active
 _levels = torch._C._functorch.get_interpreter_stack
 _is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
 Transform = torch._C._functorch.TransformType
+
+
+def constant(function: Callable[..., _R]) -> "functools._lru_cache_wrapper[_R]":
+    """Cache a function, whose result torch.compile takes as a constant: it traces neither the function nor the look into the cache.
+
+    torch.compiler.assume_constant_result does the same without a cache, and its import of the compiler takes a second.
+    """
+    cached = functools.cache(function)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> _R:
+        return cached(*arguments)
+
+    vars(call).update(_dynamo_marked_constant=True, cache_clear=cached.cache_clear)
+    return cast("functools._lru_cache_wrapper[_R]", call)
 
 
 def is_intercepted() -> bool:

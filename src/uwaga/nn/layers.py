@@ -325,7 +325,7 @@ class DecoderLayer(nn.Module):
             raise ValueError("DecoderLayer: memory is None, and no cache holds its keys and values")
         attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=self_cache)
         cross_attend = partial(self.cross_attention, key=memory, mask=memory_mask, bias=memory_bias, cache=cross_cache)
-        sublayers = [
+        sublayers: list[tuple[Callable[[Operand], Operand], nn.Module]] = [
             (attend, self.attention_norm),
             (cross_attend, self.cross_attention_norm),
             (self.feed_forward, self.feed_forward_norm),

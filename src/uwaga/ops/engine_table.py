@@ -25,6 +25,7 @@ import torch
 
 from uwaga._base import processor
 from uwaga._base.processor import Processor
+from uwaga._base.tracing import constant
 from uwaga.ops import engine_profile
 
 
@@ -126,13 +127,10 @@ def row(here: Processor | None = None) -> ProcessorEntry:
     return next(entry for entry in ROWS if entry.matches(here))
 
 
+@constant
 def engines(operation: str, dtype: torch.dtype) -> tuple[str, ...]:
-    """Return the engines of `preference`, a constant for torch.compile."""
+    """Return the engines of `preference`."""
     return preference(operation, dtype).engines
-
-
-# As torch.compiler.assume_constant_result (see ops/attention/choose.py): torch.compile does not trace into the reading of a file.
-vars(engines)["_dynamo_marked_constant"] = True
 
 
 def other_bits(keeps: str | None) -> str:

@@ -7,8 +7,6 @@ An engine of native code ("cpu", "onednn") is a module with
 
     refusal(*tensors) -> str | None
         why it cannot read these operands (None: an absent operand); it looks at dtypes and at the machine only.
-    has_batch_invariant_rows(dtype) -> bool
-        whether a row of `product` has the same bits among any others, on this processor.
     product(a, b, *, bias=None, activation=None, residual=None) -> Tensor
         residual + f(a b^T + bias), (..., N), of a (..., K) and b (N, K) with any strides and at least one element. The result is
         no view: autograd forbids changing a view of a function's result in place.
@@ -16,9 +14,6 @@ An engine of native code ("cpu", "onednn") is a module with
         residual + f(h) and h = a b^T + bias.
 
 PyTorch can neither trace nor differentiate these. "torch" is PyTorch's own operator; it serves every call.
-
-The native kernels promise the same bits of a row in any batch on every processor. Of the other engines only that is promised which
-was shown, on AMD's processors: see `has_batch_invariant_rows` of each.
 """
 
 from collections.abc import Mapping
@@ -28,19 +23,19 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from uwaga._base import env
+from uwaga._base import env, processor
 from uwaga._base.arguments import choice as check_choice
-from uwaga._base.tracing import is_in_forward_mode, is_intercepted, is_plain_tensor, is_transformed
+from uwaga._base.tracing import constant, is_in_forward_mode, is_intercepted, is_plain_tensor, is_transformed
 from uwaga.ops import engine_table
+from uwaga.ops.attention.native_structs import DTYPES
 from uwaga.ops.engine_choice import NAMED, Choice, named, refusals
-from uwaga.ops.linear.engines import cpu, onednn, torch_linear
+from uwaga.ops.linear.engines import cpu, onednn
 
 
 class Engine(Protocol):
     """A module of native products; the docstring of this file specifies its functions."""
 
     def refusal(self, *tensors: Tensor | None) -> str | None: ...
-    def has_batch_invariant_rows(self, dtype: torch.dtype) -> bool: ...
     def product(
         self,
         a: Tensor,
@@ -92,15 +87,22 @@ def choice(operands: Operands, impl: str | None) -> Choice:
             why = _WHY[name]
             if len(refused) < len(NATIVE):  # the processor decided, where it had a choice
                 why += f"; {engine_table.preference('linear', dtype).why}"
-    if name != "cpu" and operands.x.is_cpu and dtype in cpu.DTYPES:
+    if name != "cpu" and operands.x.is_cpu and dtype in DTYPES:
         why += engine_table.other_bits(None if "cpu" in refused else keeps)
     return Choice(name, why, refused)
 
 
 def has_batch_invariant_rows(name: str, dtype: torch.dtype) -> bool:
-    """Return whether the engine of this name gives a row the same bits among any others, in eager calls on this processor's CPU."""
-    engine = torch_linear if name == "torch" else NATIVE[name]
-    return engine.has_batch_invariant_rows(dtype)
+    """Return whether the engine of this name gives a row the same bits among any others, in eager calls on this processor's CPU.
+
+    The native kernels do on every processor: sums associate by the depth alone (docs/contributors/kernels.md, "The same bits"). Of the other
+    engines only that is promised which was shown, on AMD's Zen 3 and 4 in float32 and bfloat16: oneDNN's operator, as one row is computed as
+    two, and PyTorch's, as float32 rows are padded. On Intel's processors with AMX rows of 1536 -> 384 have other bits among other numbers of
+    rows: by oneDNN in float32, by PyTorch in both dtypes.
+    """
+    if name == "cpu":
+        return dtype in DTYPES
+    return dtype in (torch.float32, torch.bfloat16) and processor.detect().vendor == "AMD"
 
 
 def engine_name(operands: Operands, impl: str | None) -> str:
@@ -125,13 +127,9 @@ def eager_engine(dtype: torch.dtype, impl: str | None) -> str | None:
     return next(name for name in order(dtype) if name == "torch" or NATIVE[name].refusal(sample) is None)
 
 
+@constant
 def order(dtype: torch.dtype) -> tuple[str, ...]:
-    """Return the engines in order of preference: the one that UWAGA_LINEAR names first. A constant for torch.compile."""
-    return cached_order(dtype)
-
-
-@cache
-def cached_order(dtype: torch.dtype) -> tuple[str, ...]:
+    """Return the engines in order of preference: the one that UWAGA_LINEAR names first."""
     by_environment, preferred = named_by_environment(), engine_table.engines("linear", dtype)
     if "torch" not in preferred:  # it serves what the others refuse
         preferred = (*preferred, "torch")
@@ -187,8 +185,3 @@ def is_compiled() -> bool:
     """Return whether torch.compile traces this call. Exported programs are not meant: they hold PyTorch's own operators, so that they run
     elsewhere."""
     return torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
-
-
-# torch.compile takes the answers as constants, see ops/attention/choose.py.
-for _function in (order, onednn.reason_unavailable, onednn.computes_bfloat16):
-    vars(_function)["_dynamo_marked_constant"] = True

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from uwaga._base.tracing import is_in_forward_mode, is_intercepted, is_transformed
+from uwaga._base.tracing import constant, is_in_forward_mode, is_intercepted, is_transformed
 from uwaga.ops.attention import reference
 from uwaga.ops.attention.call import Call, compute_dtype, has_groups
 from uwaga.ops.mask_program import START_LAST, START_VALUE, UNBOUNDED, And, Band, Dense, Lengths, SameDocument
@@ -62,17 +62,9 @@ def refusal(call: Call) -> str | None:
     return None
 
 
+@constant
 def why_not_on_cuda() -> str | None:
     """Return why FlexAttention cannot be compiled for the GPU of this machine; None where it can."""
-    return search_for_triton()
-
-
-# torch.compile takes the answer as a constant and does not trace into the search, nor look at its cache.
-vars(why_not_on_cuda)["_dynamo_marked_constant"] = True
-
-
-@lru_cache(maxsize=1)
-def search_for_triton() -> str | None:
     from torch.utils._triton import has_triton  # here, since importing it looks for Triton
 
     return None if has_triton() else "FlexAttention's kernels need Triton and a GPU of compute capability 7.0 or more"

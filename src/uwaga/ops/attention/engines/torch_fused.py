@@ -9,14 +9,13 @@ Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, D que
 """
 
 import inspect
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from uwaga._base.tracing import is_intercepted
+from uwaga._base.tracing import constant, is_intercepted
 from uwaga.ops.attention.call import Call, compute_dtype, has_groups
 from uwaga.ops.attention.relative_bias import relative_scores
 from uwaga.ops.attention.sequences import join, split
@@ -132,7 +131,7 @@ def _varlen_window(call: Call) -> tuple[int, int] | None:
     assert call.query_offsets is not None
     if 0 in (call.query.shape[2], call.key.shape[2]) or call.query_offsets.shape[0] > _MOST_DOCUMENTS:
         return None
-    has_flash, takes_groups = _varlen_kernels(call.query.device)
+    has_flash, takes_groups = varlen_kernels(call.query.device)
     if not has_flash or (has_groups(call.query, call.key) and not takes_groups):
         return None
     if call.bias is not None or call.relative is not None:
@@ -148,17 +147,9 @@ def _varlen_window(call: Call) -> tuple[int, int] | None:
     return (-1 if band.low == -UNBOUNDED else -band.low), (-1 if band.high == UNBOUNDED else band.high)
 
 
-def _varlen_kernels(device: torch.device) -> tuple[bool, bool]:
+@constant
+def varlen_kernels(device: torch.device) -> tuple[bool, bool]:
     """Return whether this GPU runs the kernels of varlen_attn, and whether they take grouped heads: PyTorch 2.11 has no enable_gqa."""
-    return search_for_varlen(device)
-
-
-# torch.compile takes the answer as a constant.
-vars(_varlen_kernels)["_dynamo_marked_constant"] = True
-
-
-@cache
-def search_for_varlen(device: torch.device) -> tuple[bool, bool]:
     from torch.nn.attention.varlen import varlen_attn
 
     has_flash = torch.cuda.get_device_capability(device) >= (8, 0)

@@ -6,7 +6,6 @@ calls. A row of the result has the same bits whatever the other rows and the num
 Letters: M rows, N columns, K depth.
 """
 
-import torch
 from torch import Tensor
 
 from uwaga._base import native
@@ -30,11 +29,6 @@ def refusal(*tensors: Tensor | None) -> str | None:
         if tensor.dtype not in DTYPES:
             return f"the kernels read float32, bfloat16 and float16, not {tensor.dtype}"
     return None
-
-
-def has_batch_invariant_rows(dtype: torch.dtype) -> bool:
-    """Return whether the kernels read the dtype, on every processor: sums associate by the depth alone (docs/contributors/kernels.md, "The same bits")."""
-    return dtype in DTYPES
 
 
 def product(

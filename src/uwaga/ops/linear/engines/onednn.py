@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from uwaga._base import processor
+from uwaga._base.tracing import constant
 from uwaga.ops.activations import ACTIVATIONS
 
 _SCHEMAS = {
@@ -42,29 +42,15 @@ def refusal(*tensors: Tensor | None) -> str | None:
     return None
 
 
-def has_batch_invariant_rows(dtype: torch.dtype) -> bool:
-    """Return True on AMD's processors (Zen 3 and 4, where the tests ran), since one row is computed as two. On Intel's with AMX float32 rows of
-    1536 -> 384 have other bits among other numbers of rows; bfloat16 there, and other processors, were not shown."""
-    return dtype in _DTYPES and processor.detect().vendor == "AMD"
-
-
-def reason_unavailable() -> str | None:
-    """Return why this PyTorch does not have the operators that this file was written for, or None. A constant for torch.compile."""
-    return _reason_unavailable()
-
-
+@constant
 def computes_bfloat16() -> bool:
-    """Return whether the operators compute bfloat16 on this processor. A constant for torch.compile."""
-    return _computes_bfloat16()
-
-
-@cache
-def _computes_bfloat16() -> bool:
+    """Return whether the operators compute bfloat16 on this processor."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-@cache
-def _reason_unavailable() -> str | None:
+@constant
+def reason_unavailable() -> str | None:
+    """Return why this PyTorch does not have the operators that this file was written for, or None."""
     if not torch.backends.mkldnn.is_available():
         return "this PyTorch was built without oneDNN"
     for overload, expected in _SCHEMAS.items():

@@ -3,7 +3,7 @@
 PyTorch's float32 matrix products on the CPU are MKL's. On AMD's processors it processes rows in blocks of four and the remaining rows
 by another kernel with another order of summation; with few rows, each thread's share of them may end in such a remainder. Rows of
 zeros fill up the last block, so that a token gives the same bits there whatever other tokens are in the batch. On Intel's processors
-this is not enough, since MKL chooses among more kernels (`has_batch_invariant_rows`). bfloat16 needs no padding; float64 and
+this is not enough, since MKL chooses among more kernels (`has_batch_invariant_rows` in choose.py). bfloat16 needs no padding; float64 and
 accelerators choose kernels by more than the number of rows, and are left as they are.
 
 Letters: M width of the input, W width of the output.
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from uwaga._base import processor
 from uwaga._base.tracing import is_tracing
 from uwaga.ops.activations import ACTIVATIONS
 
@@ -39,13 +38,6 @@ def linear(
     if activation is not None:
         mapped = ACTIVATIONS[activation](mapped)
     return mapped if residual is None else residual + mapped
-
-
-def has_batch_invariant_rows(dtype: torch.dtype) -> bool:
-    """Return True on AMD's processors in float32, padded, and bfloat16 (Zen 3 and 4, where the tests ran): outside torch.compile and tracers, which
-    do not pad. On Intel's with AMX a row of 1536 -> 384 has other bits among other numbers of rows in both; elsewhere, and of float16,
-    nothing was shown."""
-    return dtype in (torch.float32, torch.bfloat16) and processor.detect().vendor == "AMD"
 
 
 def needs_padding(x: Tensor) -> bool:
