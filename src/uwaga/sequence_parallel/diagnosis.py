@@ -88,7 +88,7 @@ def _small_call(group: Group) -> tuple[bool, int]:
     tokens = 2500
     first, last = (tokens * rank // group.size for rank in (group.rank, group.rank + 1))
     with torch.inference_mode(False), torch.enable_grad():
-        whole = [torch.randn(1, 2, tokens, 32, generator=generator) for _ in range(4)]
+        whole = [torch.randn(1, 1, tokens, 16, generator=generator) for _ in range(4)]
         parts = [x[:, :, first:last] for x in whole]
         of_part, all_of_it = ([x.clone().requires_grad_() for x in tensors[:3]] for tensors in (parts, whole))
         output = attention(of_part[0], of_part[1], of_part[2], mask=Causal(), group=group.group)
