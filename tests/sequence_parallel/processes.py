@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ sys.path.insert(1, str(Path(__file__).parents[1]))  # for `import tiny_models`, 
 import map_cases
 import ragged_cases
 from forked import exit_code, fork
-from sequence_cases import CASES, CASES_OF_MAPS, attend, gradients_of, layer_and_input
+from sequence_cases import CASES, CASES_OF_MAPS, GATE, GATE_OF_MAPS, attend, gradients_of, layer_and_input
 from sequence_cases import parts as cut
 
 import uwaga
@@ -40,10 +40,10 @@ from uwaga.sequence_parallel import exchange
 TIMEOUT, PATIENCE = 5, 600
 
 
-def cases(rank: int, size: int) -> Any:
+def cases(names: Collection[str], rank: int, size: int) -> Any:
     results = {}
-    for name, make in CASES.items():
-        whole = make()
+    for name in names:
+        whole = CASES[name]()
         queries = cut(whole.query.shape[-2], size, f"{name} queries")
         keys = cut(whole.key.shape[-2], size, f"{name} keys")
         with uwaga.sequence_parallel.sequence_parallel():
@@ -72,10 +72,10 @@ def maps(names: Collection[str], rank: int, size: int) -> Any:
     return results
 
 
-def ragged_maps(rank: int, size: int) -> Any:
+def ragged_maps(names: Collection[str], rank: int, size: int) -> Any:
     """Statistics of maps of Ragged batches: those of this process's tokens, and of its key tokens."""
     results = {}
-    for name in ragged_cases.CASES_OF_MAPS:
+    for name in names:
         call = ragged_cases.CASES[name]()
         (query, key, _), own = ragged_cases.parts_of(call, size, rank, name)
         m = uwaga.sequence_parallel.attention_map(query, key, **call.options)
@@ -84,33 +84,28 @@ def ragged_maps(rank: int, size: int) -> Any:
     return results
 
 
-def attended(rank: int, size: int) -> Any:
+def attended(names: Collection[Any], rank: int, size: int) -> Any:
     """Output, lse and statistics of `uwaga.attend` within sequence_parallel, of dense and Ragged calls."""
     results = {}
-    for name, make in CASES.items():
-        if name == "without softmax":
-            continue
-        whole = make()
-        queries = cut(whole.query.shape[-2], size, f"{name} queries")[rank : rank + 2]
-        keys = cut(whole.key.shape[-2], size, f"{name} keys")[rank : rank + 2]
-        query, key, value = (x[..., slice(*at), :] for x, at in zip(whole[:3], (queries, keys, keys), strict=True))
-        with uwaga.sequence_parallel.sequence_parallel():
-            results[name] = map_cases.of_attended(query, key, value, whole.options)
-    for name, make_ragged in ragged_cases.CASES.items():
-        if name == "without softmax":
-            continue
-        call = make_ragged()
-        operands, _ = ragged_cases.parts_of(call, size, rank, name)
+    for name in names:
+        if isinstance(name, str):
+            call: Any = CASES[name]()
+            queries = cut(call.query.shape[-2], size, f"{name} queries")[rank : rank + 2]
+            keys = cut(call.key.shape[-2], size, f"{name} keys")[rank : rank + 2]
+            operands = [x[..., slice(*at), :] for x, at in zip(call[:3], (queries, keys, keys), strict=True)]
+        else:
+            call = ragged_cases.CASES[name[1]]()
+            operands, _ = ragged_cases.parts_of(call, size, rank, name[1])
         with uwaga.sequence_parallel.sequence_parallel():
             found = map_cases.of_attended(*operands, call.options)
-        results["ragged", name] = [x.values for x in found]
+        results[name] = [x.values if isinstance(x, uwaga.Ragged) else x for x in found]
     return results
 
 
-def ragged(rank: int, size: int) -> Any:
+def ragged(names: Collection[str], rank: int, size: int) -> Any:
     results = {}
-    for name, make in ragged_cases.CASES.items():
-        call = make()
+    for name in names:
+        call = ragged_cases.CASES[name]()
         operands, own = ragged_cases.parts_of(call, size, rank, name)
         with uwaga.sequence_parallel.sequence_parallel():
             results[name] = ragged_cases.gradients_of_ragged(operands, call, own)
@@ -549,10 +544,19 @@ def _failing(place: str, rank: int, size: int) -> Any:
 
 
 JOBS = {
-    "cases": cases, "maps": partial(maps, [name for name in CASES_OF_MAPS if name != "many blocks"]), "maps of many blocks": partial(maps, ["many blocks"]),
-    "doctor": doctor, "levels": levels, "ragged": ragged, "ragged_maps": ragged_maps, "attended": attended, "memory": memory, "models": models,
-    "refused_models": refused_models, "layer": layer, "explained": explained, "disagreements": disagreements, "killed": killed, "stopped": stopped,
+    "doctor": doctor, "levels": levels, "memory": memory, "models": models, "refused_models": refused_models, "layer": layer,
+    "explained": explained, "disagreements": disagreements, "killed": killed, "stopped": stopped,
 }  # fmt: skip
+OF_CASES: Iterable[tuple[Any, Collection[Any], Collection[Any]]] = (
+    (cases, CASES, GATE),
+    (maps, CASES_OF_MAPS, GATE_OF_MAPS),
+    (attended, map_cases.ATTENDED, map_cases.GATE_OF_ATTENDED),
+    (ragged, ragged_cases.CASES, ragged_cases.GATE),
+    (ragged_maps, ragged_cases.CASES_OF_MAPS, ragged_cases.GATE),
+)
+for run_cases, names, gate in OF_CASES:
+    JOBS[run_cases.__name__] = partial(run_cases, [name for name in names if name in gate])
+    JOBS[f"other {run_cases.__name__}"] = partial(run_cases, [name for name in names if name not in gate])
 JOBS |= {f"fails in {place}": partial(_failing, place) for place in ("model", "end", "forward", "backward", "heads")}
 VICTIMS = {"killed": -1, "stopped": -1}
 for place in ("forward", "queries", "keys", "heads", *OF_MAPS):
@@ -586,7 +590,10 @@ def run_one(folder: Path, job: str, rank: int, size: int) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     uwaga.sequence_parallel.attention, uwaga.sequence_parallel.attention_map  # noqa: B018  # imports their modules before the forks
-    if any("models" in job for job in sys.argv[2:]):  # what these import takes seconds in every process
+    # What jobs import takes seconds in every process.
+    if {"doctor:2", "disagreements:2"}.intersection(sys.argv):
+        import torch.fx.experimental.symbolic_shapes
+    if any("models" in job for job in sys.argv[2:]):
         import torch._dynamo
 
         for name in ragged_cases.FOREIGN:

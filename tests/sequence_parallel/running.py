@@ -3,13 +3,27 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from stress import mostly_stress
 
 _PATIENCE = 900  # seconds; a whole run takes some forty alone
+
+
+def by_cases(names: Iterable[Any], gate: Collection[Any], sizes: Iterable[int], size: int) -> pytest.MarkDecorator:
+    """Parametrize a test by name and size; those of the gate, by as many processes as `size`, are not stress."""
+    cases = mostly_stress(product(names, sizes), lambda case: case[0] in gate and case[1] == size)
+    return pytest.mark.parametrize(("name", "size"), cases, ids=str)
+
+
+def job_of(kind: str, name: Any, gate: Collection[Any]) -> str:
+    """The job of processes.py that runs a case: those of the gate run together, and all others."""
+    return kind if name in gate else f"other {kind}"
 
 
 def run(folder: Path, jobs: Iterable[str]) -> Callable[[str], list[Any]]:

@@ -3,24 +3,20 @@
 import sys
 from collections.abc import Callable
 from functools import partial
-from itertools import product
 from typing import Any
 
 import map_cases
 import pytest
 import ragged_cases
 import torch
-from sequence_cases import CASES, CASES_OF_MAPS
-from stress import mostly_stress
+from running import by_cases, job_of
+from sequence_cases import CASES, CASES_OF_MAPS, GATE_OF_MAPS
 from torch import Tensor
 
 import uwaga
 
 IN_GATE = ["maps:3", "ragged_maps:2", "attended:2"]
 SIZES = (1, 2, 3, 4)
-OF_TWO = mostly_stress(SIZES, lambda size: size == 2)
-RAGGED_WITH_SOFTMAX = [name for name in ragged_cases.CASES if name != "without softmax"]
-WITH_SOFTMAX = [name for name in CASES if name != "without softmax"]
 
 pytestmark = pytest.mark.slow
 
@@ -31,17 +27,12 @@ def check_equal(parts: list[map_cases.Statistics], exact: map_cases.Statistics, 
             assert torch.equal(join([part[name][n] for part in parts]), whole), (name, n)
 
 
-# Of many blocks it takes most of the time of all; in the gate, attention that gives a map too has as many, and maps under a window.
-@pytest.mark.parametrize(
-    ("name", "size"),
-    mostly_stress(product(CASES_OF_MAPS, SIZES), lambda case: case[1] == 3 and case[0] != "many blocks"),
-)
+@by_cases(CASES_OF_MAPS, GATE_OF_MAPS, SIZES, 3)
 def test_statistics_have_the_bits_of_one_process(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
     case = CASES[name]()
     m = uwaga.AttentionMap(case.query, case.key, **case.options, impl="cpu")
     queries, keys = m.shape[-2:]
-    job = "maps of many blocks" if name == "many blocks" else "maps"
-    by_rank = [of_rank[name] for of_rank in result(f"{job}:{size}")]
+    by_rank = [of_rank[name] for of_rank in result(f"{job_of('maps', name, GATE_OF_MAPS)}:{size}")]
     assert len(by_rank) == size
     of_queries, topk, of_keys, of_all = zip(*by_rank, strict=True)
     with torch.no_grad():
@@ -52,12 +43,12 @@ def test_statistics_have_the_bits_of_one_process(name: str, size: int, result: C
             check_equal([each], map_cases.of_all(m, queries, keys), lambda only: only[0])
 
 
-@pytest.mark.parametrize("size", OF_TWO)
-@pytest.mark.parametrize("name", ragged_cases.CASES_OF_MAPS)
+@by_cases(ragged_cases.CASES_OF_MAPS, ragged_cases.GATE, SIZES, 2)
 def test_statistics_of_ragged_batches(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
     call = ragged_cases.CASES[name]()
     m = uwaga.AttentionMap(call.query, call.key, **call.options, impl="cpu")
-    of_queries, of_keys = zip(*(of_rank[name] for of_rank in result(f"ragged_maps:{size}")), strict=True)
+    job = job_of("ragged_maps", name, ragged_cases.GATE)
+    of_queries, of_keys = zip(*(of_rank[name] for of_rank in result(f"{job}:{size}")), strict=True)
     assert len(of_keys) == size
     with torch.no_grad():
         check_equal(list(of_queries), map_cases.of_tokens(m, ragged_cases.longest_keys(call)), torch.cat)
@@ -66,14 +57,14 @@ def test_statistics_of_ragged_batches(name: str, size: int, result: Callable[[st
             assert torch.equal(torch.cat(parts), exact)
 
 
-@pytest.mark.parametrize("size", OF_TWO)
-@pytest.mark.parametrize("name", [*WITH_SOFTMAX, *(("ragged", name) for name in RAGGED_WITH_SOFTMAX)], ids=str)
+@by_cases(map_cases.ATTENDED, map_cases.GATE_OF_ATTENDED, SIZES, 2)
 def test_attend_within_sequence_parallel(
     name: str | tuple[str, str], size: int, result: Callable[[str], list[Any]]
 ) -> None:
     case = CASES[name]() if isinstance(name, str) else ragged_cases.CASES[name[1]]()
     exact = map_cases.of_attended(*case[:3], case.options | {"impl": "cpu"})
-    parts = zip(*(of_rank[name] for of_rank in result(f"attended:{size}")), strict=True)
+    job = job_of("attended", name, map_cases.GATE_OF_ATTENDED)
+    parts = zip(*(of_rank[name] for of_rank in result(f"{job}:{size}")), strict=True)
     for n, (pieces, expected) in enumerate(zip(parts, exact, strict=True)):
         is_per_token = n % 8 not in (0, 4, 5)
         whole = expected.values if isinstance(expected, uwaga.Ragged) else expected

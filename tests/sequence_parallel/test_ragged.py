@@ -11,6 +11,7 @@ import torch
 from ragged_cases import (
     CASES,
     FOREIGN,
+    GATE,
     HEADS,
     MODELS,
     TEXTS,
@@ -20,6 +21,7 @@ from ragged_cases import (
     model_and_inputs,
     output_of,
 )
+from running import by_cases, job_of
 from sequence_cases import check_sums
 from stress import mostly_stress
 
@@ -35,12 +37,11 @@ SIZES = mostly_stress((1, 2, 3), lambda size: size == 2)
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", CASES)
+@by_cases(CASES, GATE, (1, 2, 3), 2)
 def test_parts_have_the_bits_of_one_process(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
     call = CASES[name]()
     whole = gradients_of_ragged([call.query, call.key, call.value], call, slice(None), impl="cpu")
-    by_rank = [of_rank[name] for of_rank in result(f"ragged:{size}")]
+    by_rank = [of_rank[name] for of_rank in result(f"{job_of('ragged', name, GATE)}:{size}")]
     assert len(by_rank) == size
     parts = list(zip(*by_rank, strict=True))
     for what, pieces, exact in zip(("output", "lse", "query", "key", "value"), parts, whole, strict=False):

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from running import run
-from sequence_cases import CASES, attend, check_sums, gradients_of, layer_and_input
-from stress import mostly_stress
+from running import by_cases, job_of, run
+from sequence_cases import CASES, GATE, attend, check_sums, gradients_of, layer_and_input
 
 import uwaga
 from uwaga._base import native
 
-SIZES = mostly_stress((1, 2, 3, 4), lambda size: size == 2)
 FAULTS = {"killed:3": 10.0, "stopped:3": 30.0}  # seconds within which it is told
 
 # What a process waits for while blocks travel, by where one fails.
@@ -48,10 +46,9 @@ GROUP_ERROR = "ProcessGroupError: uwaga.sequence_parallel:"
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", CASES)
+@by_cases(CASES, GATE, (1, 2, 3, 4), 2)
 def test_parts_have_the_bits_of_one_process(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
-    by_rank = [of_rank[name] for of_rank in result(f"cases:{size}")]
+    by_rank = [of_rank[name] for of_rank in result(f"{job_of('cases', name, GATE)}:{size}")]
     assert len(by_rank) == size
     parts = list(zip(*by_rank, strict=True))
     case = CASES[name]()
