@@ -1,6 +1,5 @@
 """The checker that binds letters, and the text of its errors."""
 
-from uwaga import ShapeError
 from uwaga._base.shapes import NamedShape, bind, shape_error
 
 
@@ -14,7 +13,3 @@ def test_unknown_letters_and_empty_ones_are_shown_as_they_are() -> None:
     assert str(shape_error("f", "y must fit x", tensors, "y", "does not")) == (
         "f: y must fit x\n  x  (2,)     T=2\n  y  (3, 1)         <- does not"
     )
-
-
-def test_it_is_a_value_error() -> None:
-    assert issubclass(ShapeError, ValueError)

@@ -137,7 +137,10 @@ def test_a_profile_decides_dense_calls_alone() -> None:
     assert explain(query, key, value[..., :5]).engine == "cpu"
     assert explain(query.requires_grad_(), key, value).engine == "cpu"
     with torch.no_grad():
-        assert explain(query, key, value).engine == "torch"
+        chosen = explain(query, key, value)
+    keeps = 'a row may have other bits in another batch: impl="cpu" keeps them, and UWAGA_PROFILE=0 in all calls'
+    assert chosen.engine == "torch"
+    assert chosen.reason.endswith(keeps)
     rows = [Ragged(x[0].transpose(0, 1), torch.tensor([0, 4, 9])) for x in _operands()]
     assert explain(*rows).engine == "cpu"
 
@@ -218,12 +221,11 @@ def test_a_matrix_is_made_for_sdpa_where_explain_says_so(options: dict, monkeypa
 @pytest.mark.slow
 @needs_native
 def test_compiled_calls_obey_the_table(on: Callable[[Processor], None]) -> None:
-    for here, dtype in ((GENOA, torch.float32), (SAPPHIRE_RAPIDS, torch.bfloat16)):
-        on(here)
-        operands = _operands(dtype)
-        torch.compiler.reset()
-        compiled = torch.compile(lambda *x: attention(*x), fullgraph=True, backend="aot_eager")
-        assert torch.equal(compiled(*operands), attention(*operands))
+    on(SAPPHIRE_RAPIDS)
+    operands = _operands(torch.bfloat16)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda *x: attention(*x), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*operands), attention(*operands))
 
 
 # The engine profile: what is written is read back, what does not apply is refused, and the choice obeys what applies.
@@ -284,17 +286,6 @@ def test_the_choice_reads_it_once_and_names_it(path: Path) -> None:
     assert engine_table.preference("linear", torch.bfloat16).why != why
     path.unlink()
     assert engine_table.preference("attention", torch.float32).why == why
-
-
-@needs_native
-def test_explain_and_attention_obey_it(path: Path) -> None:
-    write(path, MEASURED, threads=2)
-    x = torch.randn(1, 2, 9, 8)
-    result = explain(x, x, x)
-    assert result.engine == "torch"
-    keeps = 'a row may have other bits in another batch: impl="cpu" keeps them, and UWAGA_PROFILE=0 in all calls'
-    assert result.reason.endswith(f" ({path}); {keeps}")
-    assert torch.equal(attention(x, x, x), torch.nn.functional.scaled_dot_product_attention(x, x, x))
 
 
 def test_a_variable_ignores_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

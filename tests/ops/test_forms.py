@@ -1,4 +1,4 @@
-"""Every row of DESIGN.md's table "form | how", through uwaga.attention alone.
+"""Forms of attention that the conformance suite does not have, through uwaga.attention alone.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
 """
@@ -20,14 +20,6 @@ def impl(request: pytest.FixtureRequest) -> str | None:
 
 def _x(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def test_soft_database(impl: str | None) -> None:
-    """A query that is one key times much finds that key's value; values may be the keys or any payload."""
-    keys, payload = torch.eye(4), _x(4, 7)
-    query = 100.0 * keys[2:3]
-    torch.testing.assert_close(attention(query, keys, payload, impl=impl), payload[2:3])
-    torch.testing.assert_close(attention(query, keys, keys, impl=impl), keys[2:3])
 
 
 def test_ragged_without_heads_and_without_rows(impl: str | None) -> None:

@@ -154,13 +154,6 @@ def test_transforms_autocast_and_other_dtypes() -> None:
     torch.testing.assert_close(batched, one_by_one)
 
 
-@pytest.mark.slow
-def test_it_compiles_to_one_graph() -> None:
-    operands = _operands(4, 8, "layer")
-    compiled = torch.compile(lambda *operands: _run("layer", *operands), fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(*operands), _torch("layer", *operands))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_dropout_in_the_same_pass(kind: str) -> None:
     operands = [x.requires_grad_() for x in _operands(50, 40, kind)]
