@@ -26,38 +26,40 @@ ADDED = (*_NUMBERS, "vector", "error")
 
 
 class BatchEncoder:
-    """A function of batches of columns, which adds the vectors of a column of texts. It holds the names of things and no model, so that it is
-    pickled in a few hundred bytes; the process that calls it loads the model, once, and shares the weights' memory with the other processes of its machine.
+    """Add vectors of a column of texts to batches of columns; a function to pickle.
+
+    A pickle has a few hundred bytes, since it names the model. The process that calls the function loads the model once, and shares the
+    memory of the weights with the other processes of its machine.
 
         encode = uwaga.encode.BatchEncoder("models/e5", overflow="mean")
         encode({"id": [7], "text": ["to be"]})["vector"]                                  # a batch of columns
         dataset.map_batches(BatchEncoder, fn_constructor_args=["models/e5"], concurrency=8)     # Ray Data, by actors
         frame.mapInPandas(encode, schema)                                                 # Spark
 
-    A batch is a mapping from names to columns, a DataFrame of pandas or a Table of pyarrow, and so is the result; an iterator of batches gives an
-    iterator of results, whose texts are tokenised while the model computes. The result has the columns of the batch without the
-    texts, and
+    A batch is a mapping from names to columns, a DataFrame of pandas or a Table of pyarrow, and so is the result. An iterator of batches
+    gives an iterator of results, and texts are tokenised while the model computes. The result has a row for each text, or for each of its
+    windows or spans, in the order of the texts. It has the columns of the batch without the texts, and
 
         start, stop, characters, tokens, windows     as the Report of a TextEncoder
         vector                                       E numbers of float32
         error                                        why the text cannot be encoded; None if it can
 
-    with a row for each text, or for each of its windows or spans, in the order of the texts. A text that cannot be encoded has one row with
-    its error, whose vector is null, or NaN in a mapping; given again, as it is or mended, it is tried again. The vector of a text has the same bits in
-    any batch and any process.
+    A text that cannot be encoded has one row with its error and a vector that is null, or NaN in a mapping. Pass such rows again to try them
+    again. The vector of a text has the same bits in any batch and any process.
 
     Args:
-        model: a directory, which every machine has at this path, or the name of a bundled model or one of the hub.
+        model: a directory that every machine has at this path, or the name of a bundled model or of a model of the hub.
         text: the column of the texts.
-        dtype: of weights and arithmetic, by name; None: that of the files.
-        fingerprint: of the model's files (`uwaga.models.checkpoints.directories`); None: as they are here and now. A process that
-            finds others refuses them.
-        keep_text: whether the result has the texts too.
-        shared: as `TextEncoder.load` has it; False: each process has weights of its own.
+        dtype: dtype of weights and arithmetic, by name. None: the dtype of the files.
+        fingerprint: fingerprint of the model's files (`uwaga.models.checkpoints.directories`). None: of the files as they are now. A
+            process that finds other files raises CheckpointError.
+        keep_text: keep the texts in the result.
+        shared: share the memory of the weights, as `TextEncoder.load`. False: each process has weights of its own.
         options: overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim and spans of
             `TextEncoder.encode`; spans is "paragraph", "sentence", "line" or "document".
 
-    Raises CheckpointError: the model cannot be read, gives no vectors of texts, or is another one than the fingerprint's.
+    Raises:
+        CheckpointError: the model cannot be read, gives no vectors of texts, or has another fingerprint.
     """
 
     def __init__(
@@ -80,21 +82,21 @@ class BatchEncoder:
         return f"BatchEncoder({self.model!r}, dtype={self.dtype!r}{options})"
 
     def load(self) -> "TextEncoder":
-        """The model, as this process has it. Raises CheckpointError; ValueError: `dtype` is none."""
+        """Return the model of this process. Raises CheckpointError; ValueError: unknown dtype."""
         return _encoder(self.model, self.dtype, self.fingerprint, self.shared)
 
     def __call__(self, batch: Any) -> Any:
-        """Raises ValueError: there is no column of texts, or options do not go together; CheckpointError."""
+        """Encode a batch, or an iterator of batches. Raises CheckpointError, ValueError."""
         if not isinstance(batch, Mapping) and not hasattr(batch, "columns"):
             return self.stream(batch)
         return next(self.stream([batch]))
 
     def explained(self, batch: Any) -> "tuple[Choice, Any]":
-        """What computes the hidden states (`TextEncoder.explain`), and the result of a call."""
+        """Return what computes the hidden states (`TextEncoder.explain`), and the result of a call."""
         return self.load().explain(), self(batch)
 
     def stream(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The results of some batches, in order. A batch is read while the one before it is computed. Raises as a call."""
+        """Yield the results of batches, and read each batch while the one before is computed."""
         waiting: deque[tuple[Any, int]] = deque()
 
         def texts() -> Iterator[Sequence[Any]]:
@@ -112,7 +114,7 @@ class BatchEncoder:
 
 
 def found(model: str) -> tuple[Path, str]:
-    """The directory of a model that gives vectors of texts, and its fingerprint; nothing is loaded. Raises CheckpointError."""
+    """Return directory and fingerprint of a model, without loading it. Raises CheckpointError."""
     from uwaga.encode import sentence_config
     from uwaga.models.checkpoints import directories
 
@@ -137,24 +139,24 @@ def _encoder(model: str, dtype: str | None, fingerprint: str, shared: bool) -> "
     folder, here = found(model)
     if here != fingerprint:
         raise CheckpointError(
-            f"{folder} on {socket.gethostname()} holds another model than the work was begun with: its fingerprint is {here[:12]}, not "
-            f"{fingerprint[:12]}; put the same files there"
+            f"{folder} on {socket.gethostname()} holds another model than the one that the work began with: its fingerprint is {here[:12]}, "
+            f"not {fingerprint[:12]}; put the same files there"
         )
     encoder = TextEncoder.load(folder, dtype=chosen, shared=shared)
     if directories.fingerprint(folder) != fingerprint:
-        raise CheckpointError(f"{folder}: its files were changed while they were read: run it again")
+        raise CheckpointError(f"{folder}: its files changed while they were read; run it again")
     return encoder
 
 
 def _listed(batch: Any, name: str) -> list[Any]:
-    """The texts of a batch."""
+    """Return the texts of a batch, from the column of this name."""
     columns = list(batch.column_names) if hasattr(batch, "column_names") else list(batch)
     if name not in columns:
         raise ValueError(
             f"BatchEncoder: there is no column {name!r}; the columns are {', '.join(map(repr, columns)) or 'none'}"
         )
     column = batch[name]
-    if hasattr(column, "isna"):  # of pandas, where nothing is NaN
+    if hasattr(column, "isna"):  # pandas writes NaN for a missing text
         return [None if is_missing else x for x, is_missing in zip(column, column.isna(), strict=True)]
     if hasattr(column, "to_pylist"):
         return cast("list[Any]", column.to_pylist())
@@ -162,7 +164,7 @@ def _listed(batch: Any, name: str) -> list[Any]:
 
 
 def _results(encoded: "Encoded", first: int) -> tuple[np.ndarray, dict[str, Any]]:
-    """The text of each row of a batch's result (R,), and the columns that are added. first: the number of the batch's first text."""
+    """Return the text of each row (R,), and the new columns. first: number of the first text."""
     report, invalid = encoded.report, encoded.invalid
     rows = np.concatenate([report.document, np.array([error.document for error in invalid], np.int64)]) - first
     order = np.argsort(rows, kind="stable")
@@ -177,33 +179,31 @@ def _results(encoded: "Encoded", first: int) -> tuple[np.ndarray, dict[str, Any]
 
 
 def _joined(batch: Any, rows: np.ndarray, added: dict[str, Any], dropped: str | None) -> Any:
-    """These rows of a batch, without a column, and with the columns that are added, in the batch's own type."""
+    """Return rows of a batch, without the column `dropped` and with new columns."""
+    vectors, is_null = added["vector"], [error is not None for error in added["error"]]
+    replaced = (*ADDED, dropped)
     if hasattr(batch, "column_names"):
-        return _joined_arrow(batch, rows, added, dropped)
+        import pyarrow as pa
+
+        kept = batch.drop_columns([name for name in replaced if name in batch.column_names]).take(pa.array(rows))
+        for name in _NUMBERS:
+            kept = kept.append_column(name, pa.array(added[name]))
+        mask = pa.array(is_null, pa.bool_())
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1], mask=mask)
+        return kept.append_column("vector", lists).append_column("error", pa.array(added["error"], pa.string()))
     if hasattr(batch, "iloc"):
-        frame = (
-            batch.drop(columns=[name for name in (*ADDED, dropped) if name in batch]).iloc[rows].reset_index(drop=True)
-        )
-        pairs = zip(added["vector"], added["error"], strict=True)
-        vectors = [vector if error is None else None for vector, error in pairs]
-        return frame.assign(**{**added, "vector": vectors})
-    kept = {name: column for name, column in batch.items() if name not in ADDED and name != dropped}
-    columns = {name: x if isinstance(x, np.ndarray) else _objects(x) for name, x in kept.items()}
-    return {name: column[rows] for name, column in columns.items()} | added
-
-
-def _joined_arrow(table: Any, rows: np.ndarray, added: dict[str, Any], dropped: str | None) -> Any:
-    import pyarrow as pa
-
-    kept = table.drop_columns([name for name in (*ADDED, dropped) if name in table.column_names]).take(pa.array(rows))
-    for name in _NUMBERS:
-        kept = kept.append_column(name, pa.array(added[name]))
-    vectors, is_null = added["vector"], np.array([error is not None for error in added["error"]], bool)
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1], mask=pa.array(is_null))
-    return kept.append_column("vector", lists).append_column("error", pa.array(added["error"], pa.string()))
+        kept = batch.drop(columns=[name for name in replaced if name in batch]).iloc[rows].reset_index(drop=True)
+        shown = [None if is_missing else vector for vector, is_missing in zip(vectors, is_null, strict=True)]
+        return kept.assign(**{**added, "vector": shown})
+    result = {}
+    for name, column in batch.items():
+        if name not in replaced:
+            result[name] = column[rows] if isinstance(column, np.ndarray) else _objects(column)[rows]
+    return result | added
 
 
 def _objects(column: Iterable[Any]) -> np.ndarray:
+    """Return an array of the objects; NumPy would make a table of lists of equal lengths."""
     values = list(column)
     result = np.empty(len(values), object)
     result[:] = values

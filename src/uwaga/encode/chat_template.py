@@ -1,7 +1,7 @@
-"""The chat template of a directory: which one AutoTokenizer takes, and the messages that sentence-transformers makes of texts.
+"""The chat template of a directory: the one that AutoTokenizer takes, and the messages that sentence-transformers makes of texts.
 
-A Transformer with the modality "message" reads no text as it is. It renders messages, tokenises the result without adding special tokens, and
-writes what the template puts after a text once more at the end of a text that is truncated.
+A Transformer with the modality "message" renders messages and tokenises the result without special tokens. A text that is truncated still
+ends with what the template puts after a text.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,16 +24,16 @@ FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"
 _TEMPLATE_BYTES = 2**16
 # Families whose templates take a string as content, whatever they look like.
 _FLAT_FAMILIES = ("apertus", "deepseek_v3", "gpt_oss", "seed_oss")
-# What a template has that takes a list of typed parts as content.
+# Marks of a template that takes a list of typed parts as content.
 _STRUCTURED = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
-# Arguments of apply_chat_template that are no variables, and are not computed.
+# Arguments of apply_chat_template that are not variables and are not computed.
 _REFUSED = (
     "common_kwargs", "continue_final_message", "conversation", "conversations", "max_length", "messages", "padding",
     "return_assistant_tokens_mask", "return_dict", "return_tensors", "sanitize_control_tokens", "tokenize", "tokenizer_kwargs", "truncation",
 )  # fmt: skip
-# Texts in whose renderings only what the template puts after them is equal.
+# Only what the template puts after them is equal in the renderings of these texts.
 _FILLERS = ("0", "1 2 3 4")
-# A pair, and one in which the query or the document differs.
+# A pair, and pairs with another query or another document.
 _PAIRS = (("alpha", "bravo"), ("charlie", "bravo"), ("alpha", "foxtrot"))
 _ROLES = ("query", "document")
 
@@ -43,8 +43,8 @@ class ChatTemplate:
 
     Attributes:
         path: the file, for messages.
-        instead: if it is not the directory's own, what it is instead of, in words.
-        reads_task: whether it depends on the variable "task", which sentence-transformers' encode_query and encode_document give.
+        instead: why a template that is not the directory's own is used; empty if it is the directory's own.
+        reads_task: whether it reads the variable "task", which sentence-transformers' encode_query and encode_document set.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class ChatTemplate:
         self._ends: dict[tuple[int, str], list[int]] = {}
 
     def text(self, *texts: str, prompt: str) -> str:
-        """What the model reads of a text, or of a query and a document. Raises CheckpointError.
+        """Return what the model reads of a text, or of a query and a document. Raises CheckpointError.
 
-        prompt: the message of the role "system"; empty: no such message.
+        prompt: the message of the role "system"; empty for no such message.
         """
         roles = _ROLES if len(texts) == 2 else ("user",)
         by_role = [("system", prompt)] * bool(prompt) + list(zip(roles, texts, strict=True))
@@ -90,7 +90,7 @@ class ChatTemplate:
             raise CheckpointError(f"{self.path}: its chat template {error}") from error
 
     def missing_roles(self) -> list[str]:
-        """The roles of a pair whose texts do not reach the result."""
+        """Return the roles of a pair whose texts do not reach the result."""
         alone, *others = (self.text(*pair, prompt="") for pair in _PAIRS)
         return [role for role, other in zip(_ROLES, others, strict=True) if other == alone]
 
@@ -98,7 +98,7 @@ class ChatTemplate:
         return len({self.text(*_PAIRS[0], prompt=prompt) for prompt in ("alpha", "bravo")}) == 2
 
     def end(self, backend: Backend, count: int, prompt: str) -> list[int]:
-        """The last tokens of `count` texts, whatever they are: those that a truncated text ends with."""
+        """Return the last tokens of any `count` texts, which also end a truncated text."""
         key = (count, prompt)
         if not self._restores_end:
             return []
@@ -109,30 +109,33 @@ class ChatTemplate:
             )
             most = min(len(first), len(second))
             equal = next((index for index in range(most) if first[-1 - index] != second[-1 - index]), 0)
-            self._ends = {key: first[len(first) - equal :]}  # of the last prompt alone: a caller may have many
+            self._ends = {key: first[len(first) - equal :]}  # of the last prompt only, since a caller may have many
         return self._ends[key]
 
 
 def for_texts(root: Path, transformer: TransformerSettings, *, is_listed: bool) -> ChatTemplate | None:
-    """As `read`, of a model that reads texts alone. Raises CheckpointError: a template that cannot be rendered for them."""
+    """Read the chat template of a model for single texts. Raises CheckpointError."""
     chat = read(root, transformer, is_listed=is_listed)
     if chat is not None and chat.reads_task:
         raise CheckpointError(
-            f"{chat.path}: its chat template reads task, which TextEncoder does not give; set it in "
+            f"{chat.path}: its chat template reads task, which TextEncoder does not set; set it in "
             f"processing_kwargs.chat_template of {transformer.path.name}"
         )
     if chat is not None:
-        chat.text("a", prompt="")  # what cannot be rendered is found out here, and not at the first text
+        chat.text("a", prompt="")  # raises now, instead of at the first text
     return chat
 
 
 def read(root: Path, transformer: TransformerSettings, *, is_listed: bool) -> ChatTemplate | None:
-    """The chat template by which sentence-transformers reads texts of a directory; None: texts are tokenised as they are.
+    """Read the chat template that sentence-transformers renders; None if it renders none.
 
-    root: the directory. transformer: of its module Transformer. is_listed: whether modules.json names that module; if not, the modality is
-    "message" if there is a template.
+    Args:
+        root: the directory.
+        transformer: the settings of its module Transformer.
+        is_listed: whether modules.json names that module. Otherwise, the modality is "message" if there is a template.
 
-    Raises CheckpointError: files that are wrong, or a template that is not computed.
+    Raises:
+        CheckpointError: a file is wrong, or the template is not computed.
     """
     path, settings = transformer.path, transformer.values if is_listed else {}
     folder, modalities = path.parent, settings.get("modality_config") or {}
@@ -146,7 +149,7 @@ def read(root: Path, transformer: TransformerSettings, *, is_listed: bool) -> Ch
     described = folder / "tokenizer_config.json"
     if (processor := untrusted.read_json(described, missing_ok=True).get("processor_class")) is not None:
         raise CheckpointError(
-            f"{described}: processor_class is {printable(repr(processor))}, which would take its chat template from other files; only a "
+            f"{described}: processor_class is {printable(repr(processor))}, which takes its chat template from other files; only a "
             "tokenizer, without this key, is supported"
         )
     calls = settings.get("processing_kwargs") or {}
@@ -178,7 +181,10 @@ def read(root: Path, transformer: TransformerSettings, *, is_listed: bool) -> Ch
 
 
 def _find(root: Path, folder: Path) -> tuple[Path, str | dict[str, str] | None]:
-    """As AutoTokenizer: the template of a directory, or several by name, and their file or folder. Files count more than settings."""
+    """Return file or folder and text of a template, or texts by name, as AutoTokenizer does.
+
+    Files replace the settings of the tokenizer.
+    """
     path = folder / FILE
     files = {} if (text := _text(path)) is None else {"default": text}
     for template_file in sorted((root / FOLDER).glob("*.jinja")):
@@ -198,7 +204,7 @@ def _find(root: Path, folder: Path) -> tuple[Path, str | dict[str, str] | None]:
 
 
 def _selected(found: str | dict[str, str], file: Path, options: dict[str, Any], path: Path) -> tuple[str, Path]:
-    """The template that apply_chat_template takes, and the file that has it."""
+    """Return the template that apply_chat_template takes, and its file."""
     name: str | None = options.pop("chat_template", None)
     if name is not None and (isinstance(found, str) or name not in found):
         found, file = name, path
@@ -206,8 +212,8 @@ def _selected(found: str | dict[str, str], file: Path, options: dict[str, Any], 
         name = name or ("tool_use" if options.get("tools") is not None and "tool_use" in found else "default")
         if name not in found:
             raise CheckpointError(
-                f"{file} has chat templates with the names {', '.join(map(printable, sorted(found)))}, and none of the name default; "
-                "processing_kwargs.chat_template.chat_template of sentence_bert_config.json chooses one"
+                f"{file} has chat templates with the names {', '.join(map(printable, sorted(found)))}, but no template default; "
+                "choose one by processing_kwargs.chat_template.chat_template of sentence_bert_config.json"
             )
         found = found[name]
     if len(found) > _TEMPLATE_BYTES:
@@ -224,28 +230,27 @@ def _text(path: Path) -> str | None:
 
 
 def _tokens(folder: Path, source: str) -> dict[str, Any]:
-    """The special tokens by their names in tokenizer_config.json and special_tokens_map.json, and what the class has for others that the
-    template names."""
+    """Return special tokens by their names in tokenizer_config.json and special_tokens_map.json.
+
+    Other tokens that the template names are those of the tokenizer's class.
+    """
     from uwaga.encode.template_language import Unknown
 
     path = folder / "tokenizer_config.json"
     settings = untrusted.read_json(path, missing_ok=True)
-    older = (
-        {}
-        if "added_tokens_decoder" in settings
-        else untrusted.read_json(folder / "special_tokens_map.json", missing_ok=True)
-    )
-    named = {**settings, **older}
+    named = settings
+    if "added_tokens_decoder" not in settings:
+        named = settings | untrusted.read_json(folder / "special_tokens_map.json", missing_ok=True)
     extra = named.get("extra_special_tokens")
     tokens = {key: value for key, value in named.items() if key.endswith("_token")}
     tokens |= extra if isinstance(extra, dict) else {}
     result: dict[str, Any] = {key: text for key, token in tokens.items() if (text := content_of(token)) is not None}
     if others := [key for key in auto_tokenizer.SPECIAL if key in source and key not in tokens]:
         special = auto_tokenizer.special_tokens(folder)
-        reason = f"{path} does not say it, so that it depends on the tokenizer's class; add it there, or null"
-        result |= (
-            {key: Unknown(reason, key) for key in others}
-            if special is None
-            else {key: special[key] for key in others if key in special}
-        )
+        reason = f"{path} has no such key, so that it depends on the tokenizer's class; add it there, or null"
+        for key in others:
+            if special is None:
+                result[key] = Unknown(reason, key)
+            elif key in special:
+                result[key] = special[key]
     return result

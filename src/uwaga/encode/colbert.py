@@ -1,10 +1,10 @@
 """Models that give a vector to every token (ColBERT: Khattab and Zaharia 2020), from the directories of sentence-transformers
 (MultiVectorEncoder), of PyLate, and of ColBERT's own code.
 
-    directory of              what says that it is one                                   projection
+    directory of              its mark                                                   projection
     sentence-transformers     model_type MultiVectorEncoder, a module MultiVectorMask    modules Dense, token by token
-    PyLate, to version 3      model_type ColBERT; settings beside it                     module Dense
-    ColBERT                   the architecture HF_ColBERT; artifact.metadata             the weight linear.weight, beside BERT's
+    PyLate, to version 3      model_type ColBERT, and settings in the same file          module Dense
+    ColBERT                   the architecture HF_ColBERT; artifact.metadata             the weight linear.weight, in BERT's file
 
 Letters: N packed tokens, S sequences.
 """
@@ -30,9 +30,9 @@ from uwaga.models.tokenizers.tokenizer import content_of
 
 MODEL_TYPES = ("MultiVectorEncoder", "ColBERT")  # of config_sentence_transformers.json
 TASKS = ("query", "document")
-# Of the modules of a directory, those that work on the vectors of tokens; the others of sentence-transformers are refused.
-MODULES = ("Dense", "LayerNorm", "Normalize", "MultiVectorMask")
-_QUERY_LENGTH = 32  # if nothing is said, as in ColBERT's code
+MODULES = ("Dense", "LayerNorm", "Normalize", "MultiVectorMask")  # work on vectors of tokens; any other is an error
+_QUERY_LENGTH = 32  # ColBERT's default
+_LENGTHS = ("query_length", "document_length", "query_expansion")
 _Strings = ListOf[Text] | None
 _Task = Literal["query", "document"]
 _Tasks = Annotated[_Task | ListOf[_Task], Words("'query', 'document' or a list of them")]
@@ -40,7 +40,7 @@ _Tasks = Annotated[_Task | ListOf[_Task], Words("'query', 'document' or a list o
 
 @options
 class Expansion:
-    """Mask tokens after the tokens of a query, up to a length ("query augmentation"), as the key query_expansion describes them."""
+    """The key query_expansion: mask tokens that lengthen queries ("query augmentation")."""
 
     strategy: Literal["fixed", "min"]  # "fixed": longer queries are too long; "min": they have no mask tokens
     length: ModelSize  # of the query then, special tokens included
@@ -50,7 +50,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenVectors:
-    """How the hidden states of tokens become vectors, and which of them are the result."""
+    """How the hidden states of tokens become vectors, and which tokens have a vector."""
 
     expansion: Expansion | None = None
     query_length: int | None = None  # tokens, special ones included; None: as the model
@@ -61,10 +61,10 @@ class TokenVectors:
     prefixes: tuple[str, ...] = ()  # of prompts; those in the vocabulary are one token each
     prompts: Mapping[str, str]
     projection: Path | None = None  # the directory whose weights have linear.weight; None: the modules say all
-    normalize: bool = False  # at the end, beside the modules
+    normalize: bool = False  # at the end, in addition to the modules
 
     def limit(self, task: str | None, most: int, positions: int) -> int:
-        """The most tokens of a text that the model reads, special ones included.
+        """Return the most tokens of a text that the model reads, special tokens included.
 
         most: of a text without a task. positions: of any text; the length for a task replaces `most`, as in sentence-transformers.
         """
@@ -78,14 +78,14 @@ class TokenVectors:
 
 
 def read(folder: Path, settings: Mapping[str, Any], modules: Sequence[SentenceModule]) -> TokenVectors | None:
-    """What a directory says of vectors of tokens; None if it is of another kind.
+    """Return the settings of a ColBERT model; None if a directory has another kind of model.
 
     Args:
         settings: config_sentence_transformers.json.
-        modules: those of modules.json, in their order.
+        modules: the modules of modules.json, in their order.
 
     Raises:
-        CheckpointError: a file that is wrong, or asks for something that is not implemented.
+        CheckpointError: a file is wrong, or asks for something that is not implemented.
     """
     config = untrusted.read_json(folder / "config.json", missing_ok=True)
     if not modules and config.get("architectures") == [COLBERT]:
@@ -98,12 +98,8 @@ def read(folder: Path, settings: Mapping[str, Any], modules: Sequence[SentenceMo
     transformer, of_transformer = sentence_files.find(
         of_kind["Transformer"].folder if "Transformer" in of_kind else folder
     )
-    flat = _settings_of_pylate(path, settings)
-    values = flat | {
-        name: of_transformer[name]
-        for name in ("query_length", "document_length", "query_expansion")
-        if name in of_transformer
-    }
+    values = _settings_of_pylate(path, settings)
+    values |= {name: of_transformer[name] for name in _LENGTHS if name in of_transformer}
     result = TokenVectors(
         expansion=setting(values, transformer, "query_expansion", Expansion | None, None),
         query_length=setting(values, transformer, "query_length", ModelSize | None, None),
@@ -121,11 +117,20 @@ def read(folder: Path, settings: Mapping[str, Any], modules: Sequence[SentenceMo
                 f"{transformer}: has query_expansion, and no module MultiVectorMask follows: its mask tokens would have no vectors"
             )
         return result
-    return _masked(result, of_kind["MultiVectorMask"].folder / "config.json")
+    path = of_kind["MultiVectorMask"].folder / "config.json"
+    settings = untrusted.read_json(path, missing_ok=True)
+    sentence_files.check(path, settings, "MultiVectorMask")
+    tasks = setting(settings, path, "skiplist_tasks", _Tasks, ["document"])
+    return replace(
+        result,
+        skipped_words=tuple(setting(settings, path, "skiplist_words", _Strings, None) or ()),
+        skipped_of=(tasks,) if isinstance(tasks, str) else tuple(tasks),
+        kept_ids=tuple(setting(settings, path, "keep_only_token_ids", ListOf[Integer] | None, None) or ()),
+    )
 
 
 def _of_colbert(folder: Path) -> TokenVectors:
-    """A directory of ColBERT's own code."""
+    """Return the settings of a directory of ColBERT's own code."""
     path = folder / "artifact.metadata"
     settings = untrusted.read_json(path, missing_ok=True)
     prefixes = {
@@ -148,32 +153,25 @@ def _of_colbert(folder: Path) -> TokenVectors:
 
 
 def _settings_of_pylate(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """PyLate's settings under the names of sentence-transformers."""
+    """Return PyLate's settings under the names of sentence-transformers."""
     found = {
         name: settings[name]
-        for name in ("query_length", "document_length", "query_expansion")
+        for name in _LENGTHS
         if name in settings and (settings[name] is not None or name == "query_expansion")
     }
-    of_pylate = (
-        "do_query_expansion",
-        "attend_to_expansion_tokens",
-        "attend_to_mask_tokens",
-        "query_prefix",
-        "document_prefix",
-        "skiplist_words",
-    )
-    if "query_expansion" in found or not (found or any(name in settings for name in of_pylate)):
+    old_flag, flag = "attend_to_mask_tokens", "attend_to_expansion_tokens"
+    of_pylate = {"do_query_expansion", flag, old_flag, "query_prefix", "document_prefix", "skiplist_words"}
+    if "query_expansion" in found or not (found or settings.keys() & of_pylate):
         return found
     if settings.get("do_query_expansion") is False:
         return found | {"query_expansion": None}
-    flag = "attend_to_expansion_tokens" if "attend_to_expansion_tokens" in settings else "attend_to_mask_tokens"
-    attend = setting(settings, path, flag, Switch | None, None)
+    attend = setting(settings, path, flag if flag in settings else old_flag, Switch | None, None)
     length = found.pop("query_length", None) or _QUERY_LENGTH
     return found | {"query_expansion": {"strategy": "fixed", "attend": bool(attend), "length": length}}
 
 
 def _prompts(path: Path, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The prefixes of PyLate, and the prompts, which begin with them."""
+    """Return PyLate's prefixes, and the prompts by name, which begin with them."""
     prompts = dict(settings.get("prompts") or {})
     prefixes = []
     for task in TASKS:
@@ -185,21 +183,8 @@ def _prompts(path: Path, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], 
     return tuple(prefixes), {name: prompt or "" for name, prompt in prompts.items()}
 
 
-def _masked(vectors: TokenVectors, path: Path) -> TokenVectors:
-    settings = untrusted.read_json(path, missing_ok=True)
-    sentence_files.check(path, settings, "MultiVectorMask")
-    tasks = setting(settings, path, "skiplist_tasks", _Tasks, ["document"])
-    return replace(
-        vectors,
-        skipped_words=tuple(setting(settings, path, "skiplist_words", _Strings, None) or ()),
-        skipped_of=(tasks,) if isinstance(tasks, str) else tuple(tasks),
-        kept_ids=tuple(setting(settings, path, "keep_only_token_ids", ListOf[Integer] | None, None) or ()),
-    )
-
-
 def register_prefixes(backend: Backend, prefixes: Sequence[str]) -> bool:
-    """Makes each prefix that the vocabulary has one token, as the models were trained; others stay texts. Returns whether one of
-    these tokens has a space in it."""
+    """Make each known prefix one token, as in training; return whether one has a space."""
     vocabulary = backend.get_vocab(with_added_tokens=True)
     registered = []
     for prefix in prefixes:
@@ -212,19 +197,18 @@ def register_prefixes(backend: Backend, prefixes: Sequence[str]) -> bool:
 
 
 def token_ids(backend: Backend, words: Sequence[str]) -> list[int]:
-    """The ids of those words that are one token of the vocabulary."""
+    """Return the ids of the words that are one token of the vocabulary."""
     return [number for number in map(backend.token_to_id, words) if number is not None]
 
 
-def expansion_id(backend: Backend, expansion: Expansion, names: Mapping[str, Any], path: Path) -> int:
-    """The token that lengthens queries. names: of special tokens, by their keys in tokenizer_config.json. Raises CheckpointError."""
-    candidates = [expansion.token] if expansion.token is not None else [names.get("mask_token"), names.get("eos_token")]
-    for name in candidates:
-        if (token := content_of(name)) is not None:
-            number = backend.token_to_id(token)
-            if number is None:
-                raise CheckpointError(
-                    f"{path}: the token {printable(token)!r} of query_expansion is not in its vocabulary"
-                )
-            return number
-    raise CheckpointError(f"{path}: has neither a mask_token nor an eos_token, which query_expansion needs")
+def expansion_id(backend: Backend, expansion: Expansion, path: Path) -> int:
+    """Return the token that lengthens queries, by tokenizer_config.json. Raises CheckpointError."""
+    names = untrusted.read_json(path, missing_ok=True)
+    tokens = map(content_of, (expansion.token, names.get("mask_token"), names.get("eos_token")))
+    token = next((token for token in tokens if token is not None), None)
+    if token is None:
+        raise CheckpointError(f"{path}: has neither a mask_token nor an eos_token, which query_expansion needs")
+    number = backend.token_to_id(token)
+    if number is None:
+        raise CheckpointError(f"{path}: the token {printable(token)!r} of query_expansion is not in its vocabulary")
+    return number

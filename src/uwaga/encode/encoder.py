@@ -7,15 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any, Literal, Never, TypedDict, Unpack, cast, overload
 
 import numpy as np
 import torch
 from torch.nn.functional import normalize as normalize_rows
 
-from uwaga._base import keywords, untrusted
+from uwaga._base import keywords
 from uwaga._base.arguments import check, check_iterable
 from uwaga._base.errors import CheckpointError, ShapeError, UnsupportedModelError
 from uwaga._base.options import Count, OptionError, Size, Switch, Text, field_rules, options, read
@@ -46,7 +44,7 @@ Task = Literal["query", "document"]
 
 @options
 class EncodeOptions:
-    """The options of `TextEncoder.encode`, which describes them, with their rules and defaults."""
+    """The rules and defaults of the options that `TextEncoder.encode` describes."""
 
     output: Output = "vectors"
     task: Task | None = None
@@ -60,7 +58,7 @@ class EncodeOptions:
 
 
 class Options(TypedDict, total=False):
-    """What a caller may give of EncodeOptions, besides `output` and `task`."""
+    """The fields of EncodeOptions except `output` and `task`, as keywords for type checkers."""
 
     overflow: str
     overlap: int
@@ -72,17 +70,17 @@ class Options(TypedDict, total=False):
 
 
 class TextEncoder:
-    """Texts to vectors, by an encoder such as those of sentence-transformers. Not safe to call from two threads at once.
+    """Encode texts to vectors, as sentence-transformers does. Not safe to call in two threads.
 
-    A thread tokenises the next group of texts while the model computes the current one. Texts are packed into batches of about
-    `tokens_per_batch` tokens without padding, and their vectors come out in the order of the texts.
+    A thread tokenises the next group of texts while the model computes the current group. Texts are packed into batches of about
+    `tokens_per_batch` tokens without padding. The vectors have the order of the texts.
 
     Attributes:
-        model: of which with both stacks the encoder alone runs.
-        tokenizer: its tokenizer.
-        config: maximum length, prompts, pooling and what follows it.
-        max_tokens: the most tokens of a text that the model reads, special tokens not counted.
-        report: for each row of the last result of `encode`, the part of a text that it is from.
+        model: computes the hidden states. Of an encoder-decoder model, only the encoder runs.
+        tokenizer: the model's tokenizer.
+        config: maximum length, prompts, pooling and the modules after pooling.
+        max_tokens: the most tokens of a text that the model reads, without special tokens.
+        report: the part of a text that each row of the last result of `encode` was computed from.
     """
 
     def __init__(
@@ -97,10 +95,8 @@ class TextEncoder:
         modes = len(config.pooling) if config.tokens is None else 1
         self._head = sentence_head.read(config.head, model.config.d_model * modes, tokens=config.tokens)
         self._truncate_dim = self._checked_dim(truncate_dim)
-        self._positions = _positions(model)
-        self._most = min(self._positions, config.transformer.max_tokens or sys.maxsize)
-        self._special = tokenizer.num_special_tokens
-        self._expansion_id = self._prepare_tokens(config.tokens)
+        self._positions = model.config.max_tokens or sys.maxsize  # T5 has no limit, since its positions are relative
+        self._query_padding = None if config.tokens is None else self._read_prefixes(config.tokens)
         self.max_tokens = self._limit(None)
         self.report = Report.join(())
         keep_freed_memory()
@@ -116,25 +112,26 @@ class TextEncoder:
         shared: bool = False,
         **other: Never,
     ) -> "TextEncoder":
-        """Load a sentence-transformers directory, a plain Hugging Face directory (mean pooling, or the last token of a
-        causal language model), or a hub id. A directory means what
-        sentence-transformers makes of it: its modules Transformer, Pooling, Dense, LayerNorm, Normalize, prompts, lengths and widths.
-        Families that are not uwaga's own run as the models of transformers, if that is installed (`explain` says how). Code that comes
-        with a model is never run.
+        """Load a directory of sentence-transformers, a plain Hugging Face directory, or a hub id.
+
+        A directory means what it means to sentence-transformers: its modules Transformer, Pooling, Dense, LayerNorm and Normalize, its
+        prompts, lengths and widths. A plain directory gets mean pooling, or the last token if the model is a causal language model.
+        Families without a table in uwaga run as models of transformers, if transformers is installed (`explain` says how). Code that
+        comes with a model never runs.
 
         Args:
-            path_or_hub_id, revision: as uwaga.models.load.
-            dtype: of weights and arithmetic, torch.bfloat16 for speed; None for the dtype that the weights are stored in, or float32 in place
-                of float16, whose largest number many models exceed. What follows pooling is computed in float32.
-            truncate_dim: so many first numbers of every vector are the result, of models that were trained for it; None: as the
-                model's config says.
-            shared: whether the weights, converted to `dtype`, are in memory once for all processes of this machine that load the model
-                so. They are mapped from a file in the folder of caches (UWAGA_DATA), which the first process writes.
+            path_or_hub_id, revision: as `uwaga.models.load`.
+            dtype: dtype of weights and arithmetic, such as torch.bfloat16 for speed. None: the dtype of the stored weights, or float32 if
+                that is float16, whose largest number many models exceed. Modules after pooling compute in float32.
+            truncate_dim: keep the first N dimensions of each vector, for models that were trained for it. None: as the model's config
+                says.
+            shared: keep one copy of the weights, converted to `dtype`, in memory for all processes of this machine that load the model
+                with this option. The first process writes the file in the cache folder (UWAGA_DATA) that all of them map.
 
         Raises:
-            CheckpointError: files that are wrong, contradict each other, need something that is not implemented, or are those of a
-                cross-encoder or another model that gives no vectors; a family that is not uwaga's own, without transformers, or not in
-                safetensors.
+            CheckpointError: a file is wrong, contradicts another one, or needs something that is not implemented; the model is a
+                cross-encoder or another model without vectors; or its family has no table in uwaga, and transformers is missing or the
+                weights are not in safetensors.
             ValueError: truncate_dim is not from 1 to the length of a vector.
         """
         if other:
@@ -151,60 +148,64 @@ class TextEncoder:
         return f"TextEncoder({str(self.config.folder)!r}, {what})"
 
     def explain(self) -> Choice:
-        """What computes the hidden states: engine "uwaga", a model of ours; "transformers, packed", where that was checked when the model was
-        loaded to give a text the same bits in any batch; or "transformers, one by one", and `refused` says why not packed."""
+        """Return what computes the hidden states.
+
+        The engine is "uwaga" for a model of ours. "transformers, packed" is a model of transformers that passed a check when it was
+        loaded: a text has the same bits in any batch. "transformers, one by one" did not pass; `refused` has the reason.
+        """
         return self.model.explain()
 
-    def _prepare_tokens(self, tokens: TokenVectors | None) -> int | None:
-        """Teaches the tokenizer the prefixes of a ColBERT model; the token that lengthens its queries. Raises CheckpointError."""
-        if tokens is None:
-            return None
-        tokenizer, folder = self.tokenizer, self.config.folder
+    def _read_prefixes(self, tokens: TokenVectors) -> tuple[int, int, bool] | None:
+        """Add a ColBERT model's prefixes to the tokenizer; return the `padding` of queries."""
+        tokenizer, expansion = self.tokenizer, tokens.expansion
         if colbert.register_prefixes(tokenizer.backend, tokens.prefixes):
             tokenizer.splits_at_spaces = False
-        if tokens.expansion is None:
+        if expansion is None:
             return None
-        file = folder / "tokenizer_config.json"
-        return colbert.expansion_id(
-            tokenizer.backend, tokens.expansion, untrusted.read_json(file, missing_ok=True), file
-        )
+        number = colbert.expansion_id(tokenizer.backend, expansion, self.config.folder / "tokenizer_config.json")
+        return number, min(expansion.length, self._positions), expansion.attend
 
     def _limit(self, task: str | None) -> int:
-        """The most tokens of a text of a task, special ones not counted."""
-        tokens = self.config.tokens
-        limit = self._most if tokens is None else tokens.limit(task, self._most, self._positions)
-        rule = f"TextEncoder: the limit of {limit} tokens leaves none for text beside {self._special} special tokens"
-        check(limit > self._special, rule)
-        return limit - self._special
+        """Return the most tokens of a text of a task, without special tokens."""
+        tokens, special = self.config.tokens, self.tokenizer.num_special_tokens
+        limit = min(self._positions, self.config.transformer.max_tokens or sys.maxsize)
+        limit = limit if tokens is None else tokens.limit(task, limit, self._positions)
+        if limit <= special:
+            raise ValueError(
+                f"TextEncoder: the limit of {limit} tokens leaves no room for text next to {special} special tokens"
+            )
+        return limit - special
 
     @property
     def has_token_vectors(self) -> bool:
-        """Whether this is a ColBERT model, which gives a vector to every token and none to a text: `encode(texts, output="tokens")`."""
+        """Whether this is a ColBERT model, whose tokens have vectors and whose texts have none."""
         return self.config.tokens is not None
 
     @property
     def truncates_left(self) -> bool:
-        """Whether a text that is truncated loses its beginning, and not its end, as the directory says."""
+        """Whether truncation removes the beginning of a text, as the directory says."""
         return (self.config.transformer.truncation_side or self.tokenizer.truncation_side) == "left"
 
     @property
     def embedding_dim(self) -> int:
-        """The length of a vector: M times the number of pooling modes, or the width of the module Dense, at most truncate_dim. Of a
-        ColBERT model, the length of a token's vector."""
+        """The length of a vector; of a ColBERT model, the length of a token's vector.
+
+        It is M times the number of pooling modes, or the width of the module Dense, and at most truncate_dim.
+        """
         return self._head.width if self._truncate_dim is None else self._truncate_dim
 
     @property
     def has_unit_vectors(self) -> bool:
-        """Whether the vectors have length 1 by themselves: the model's last module is Normalize, and nothing is cut off after it."""
+        """Whether the last module scales vectors to length 1 and truncate_dim keeps all of them."""
         return self._head.normalize and self._truncate_dim is None
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Prompts by name: those that the model was trained with, and "query" and "document", which are empty if it has none."""
+        """The model's prompts by name; "query" and "document" are empty if it has none."""
         return {"query": "", "document": "", **self.config.prompts}
 
     def _checked_dim(self, truncate_dim: int | None) -> int | None:
-        """Return an argument truncate_dim, or that of the model's config, which may be wider than the vectors, as in sentence-transformers."""
+        """Return the argument truncate_dim, or the config's, which may exceed the width."""
         width = self._head.width
         if self.config.tokens is not None:
             rule = "TextEncoder: truncate_dim is for models that give one vector to a text, and this one is ColBERT"
@@ -250,47 +251,49 @@ class TextEncoder:
         progress: bool | Listener | None = None,
         **options: Unpack[Options],
     ) -> np.ndarray | Ragged:
-        """Encode texts to vectors, in the order of the texts. `report` has the part of a text that each row is from.
+        """Encode texts to vectors, in the order of the texts.
 
-        - A vector for each text: (R, embedding_dim) float32.
-        - With `spans`, a vector for every span, made with the whole text in sight: late chunking (Günther et al., "Late Chunking:
-          Contextual Chunk Embeddings Using Long-Context Embedding Models", 2024). Ragged with values (N, embedding_dim) float32, N spans,
-          and a row for each text. The model reads a text once, and pools the hidden states of a span's tokens as those of a text. A token
-          is in the span that has its first character, white space before it left out; special tokens and those of the prompt are in none.
-        - With output="tokens", a vector for every token, special ones included: Ragged with values (N, M) and a row for each text, or with
-          overflow="windows" for each window. `uwaga.maxsim` scores them. Without a head, as of BERT or an embedding model, they are the
-          hidden states in the model's dtype. A ColBERT model, in the directory of sentence-transformers' MultiVectorEncoder, of PyLate or
-          of ColBERT's own code, gives float32 vectors of its projection, (N, embedding_dim): queries are lengthened by mask tokens up to
-          the model's length for them, which count; of documents, punctuation and what else the model skips has no vector.
+        A text has the same bits by itself and in any batch.
 
-        A text has the same bits alone as in any batch.
+        - By default, a vector for each text: (R, embedding_dim) float32.
+        - With `spans`, a vector for each span, computed from the whole text: late chunking (Günther et al., "Late Chunking: Contextual
+          Chunk Embeddings Using Long-Context Embedding Models", 2024). Ragged with values (N, embedding_dim) float32 of N spans, and a
+          row for each text. The model reads a text once, and pooling takes the hidden states of a span's tokens. A token belongs to the
+          span that has its first character that is not white space. Special tokens and the prompt's tokens belong to no span.
+        - With output="tokens", a vector for each token, special tokens included: Ragged with values (N, M) and a row for each text, or
+          for each window if overflow="windows". `uwaga.maxsim` scores them. A model without a head, such as BERT or an embedding model,
+          gives its hidden states in its dtype. A ColBERT model (a directory of sentence-transformers' MultiVectorEncoder, of PyLate or of
+          ColBERT's code) gives float32 vectors of its projection, (N, embedding_dim). Mask tokens lengthen its queries up to the model's
+          length for queries, and they have vectors. Punctuation and other tokens that the model skips in documents have no vector.
+
+        `report` has the part of a text that each row was computed from.
 
         Args:
-            texts: strings, none of them empty; or one, with `spans`.
+            texts: strings that are not empty; or one string, with `spans`.
             output: "vectors" (the default) or "tokens".
-            spans: for each text the spans (start, stop) of its characters, in any order, which may overlap; of one string, its
-                spans. "paragraph", "sentence", "line" or "document" finds them, so that they cover the texts.
-            task: "query" or "document": what the texts are. It is the prompt, unless one is given. Of a ColBERT model it decides about the
-                mask tokens, the tokens without a vector, and the most tokens of a text; None: tokens are skipped as in documents.
-            overflow: what to do with texts of more than `max_tokens` tokens: "error", the default, raises; "truncate" reads the first
-                `max_tokens` tokens, or the last ones if the directory says truncation_side "left"; "mean" gives the mean of the vectors
-                of windows; "windows" a row for each window. With spans "windows" reads overlapping windows (algorithm 2 of the paper,
-                with windows of one size): a token in two windows has the state of the first, so that the second reads its first
-                `overlap` tokens for those that follow.
+            spans: for each text, spans (start, stop) of its characters, in any order, which may overlap; for one string, its spans.
+                "paragraph", "sentence", "line" or "document" divides each text into such spans.
+            task: "query" or "document". It chooses the prompt, unless you give one. For a ColBERT model it also decides about mask tokens,
+                tokens without a vector, and the most tokens of a text. None: no prompt of a task, and tokens are skipped as in documents.
+            overflow: treatment of texts with more than `max_tokens` tokens. "error", the default, raises. "truncate" reads the first
+                `max_tokens` tokens, or the last ones if the directory says truncation_side "left". "mean" returns the mean of the
+                vectors of windows, "windows" a row for each window. With spans, "windows" reads overlapping windows (algorithm 2 of the
+                paper, with windows of one size): a token in two windows has the state of the first one, so the second window's first
+                `overlap` tokens only serve the tokens after them.
             overlap: tokens that neighbouring windows share; 0 by default.
-            tokens_per_batch: about how many tokens the model reads in one forward pass; 2,048 by default.
-            normalize: whether vectors are scaled to length 1 (after the mean over windows, and after they are cut to
-                truncate_dim); None: as the model's modules say, which cut vectors after scaling them.
-            prompt: put before every text (of several windows, before the first one); None: the model's default.
-            prompt_name: a key of `prompts`, in place of `prompt`.
-            truncate_dim: so many first numbers of every vector are the result; None: as the encoder was loaded.
+            tokens_per_batch: approximate tokens of one forward pass; 2,048 by default.
+            normalize: scale vectors to length 1, after the mean over windows and after truncate_dim. None: as the model's modules say,
+                which scale vectors before truncate_dim.
+            prompt: text to put before every text, or before its first window. None: the model's default.
+            prompt_name: a key of `prompts`, instead of `prompt`.
+            truncate_dim: keep the first N dimensions of each vector. None: as the encoder was loaded.
             progress: True shows a progress bar on standard error; a function is called with a Progress after every batch.
 
         Raises:
-            DocumentError: a text that is empty, too long, or not a valid Unicode string, or whose vector has an entry that is NaN or
-                infinite; a text without spans, or a span that is empty, outside its text, or has no token. Its number is in the message.
-            ValueError: options or spans that are not these, or contradict each other; spans for a model whose vector is the state of one
-                token (pooling "cls" or "lasttoken") or depends on positions ("weightedmean"), and for a ColBERT model.
+            DocumentError: a text is empty, too long or no valid Unicode string, its vector is NaN or infinite, or it has no spans; or a
+                span is empty, outside its text, or has no token. The message has the text's number.
+            ValueError: options or spans break a rule or contradict each other; or spans are given for a ColBERT model, or for a model
+                that pools one token ("cls", "lasttoken") or by positions ("weightedmean").
         """
         asked = _asked(output=output, task=task, **options)
         if isinstance(texts, str) and spans is not None:
@@ -313,13 +316,11 @@ class TextEncoder:
         return Ragged(values, offsets.to(values.device))
 
     def encode_query(self, texts: Iterable[str], **options: Any) -> Any:
-        """Encode queries: `encode` with task="query", whose prompt is empty if the model has none."""
-        keywords.refuse({name: None for name in options if name == "task"}, TextEncoder.encode_query)
+        """Encode queries: `encode` with task="query"; the prompt may be empty."""
         return self.encode(texts, task="query", **options)
 
     def encode_document(self, texts: Iterable[str], **options: Any) -> Any:
-        """Encode documents: `encode` with task="document", whose prompt is empty if the model has none."""
-        keywords.refuse({name: None for name in options if name == "task"}, TextEncoder.encode_document)
+        """Encode documents: `encode` with task="document"; the prompt may be empty."""
         return self.encode(texts, task="document", **options)
 
     def stream(
@@ -333,16 +334,17 @@ class TextEncoder:
         progress: bool | Listener | None = None,
         **options: Unpack[Options],
     ) -> Iterator[Encoded]:
-        """Encode any number of texts, a group at a time: `Encoded` has the values and the report of each. Two groups of texts, and the vectors
-        of one, are in memory.
+        """Encode any number of texts, and yield values and report of one group at a time.
+
+        Two groups of texts and the vectors of one group are in memory.
 
         Args:
-            texts: strings; or groups of them made by the caller, which have the same bits whatever came before them. Texts of type
-                TokenizedText are taken as their tokens are, and may not be split into windows or spans.
-            skip_invalid: leave out texts for which `encode` raises DocumentError; `Encoded.invalid` has the errors, and the report
-                the numbers of the others.
-            spans: as `encode` names them, or a function of a text's number and itself.
-            output, task, progress and options: as `encode`.
+            texts: strings; or groups of strings made by the caller, which have the same bits whatever comes before them. The tokens of a
+                TokenizedText are used as they are; it cannot be split into windows or spans.
+            skip_invalid: leave out texts for which `encode` raises DocumentError. `Encoded.invalid` has the errors, and the report has
+                the numbers of the other texts.
+            spans: a name that `encode` takes, or a function of a text's number and the text.
+            output, task, progress, options: as `encode`.
 
         Raises:
             DocumentError, ValueError: as `encode`.
@@ -352,53 +354,74 @@ class TextEncoder:
         return self._inference(asked, spans, skip_invalid=skip_invalid)(text_groups(texts), progress)
 
     def token_strings(self, text: str, *, task: str | None = None, overflow: str = "error") -> list[str]:
-        """The tokens of a text that have vectors in output="tokens", as the vocabulary writes them; with overflow="windows" those of
-        all windows, one after another."""
+        """Return the tokens that have vectors in output="tokens", as the vocabulary writes them.
+
+        With overflow="windows", the tokens of all windows follow each other.
+        """
         inference = self._inference(_asked(output="tokens", task=task, overflow=overflow))
         ids_N = torch.from_numpy(inference.preprocessor.tokenize([text], 0).ids)
         kept_N = ids_N if inference.selection is None else ids_N[inference.selection(ids_N)]
         return [self.tokenizer.backend.id_to_token(number) or "" for number in kept_N.tolist()]
 
     def _selection(self, tokens: TokenVectors, task: str | None) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """The tokens of a ColBERT model that have vectors; None: all."""
+        """Return a function from ids (N,) to (N,) bool, the tokens with vectors; None: all."""
         words = tokens.skipped_words if (task or "document") in tokens.skipped_of else ()
         without = colbert.token_ids(self.tokenizer.backend, words)
         only = () if task == "query" else tokens.kept_ids
-        return partial(_selected, without, only) if without or only else None
+
+        def select(ids_N: torch.Tensor) -> torch.Tensor:
+            kept_N = torch.isin(ids_N, ids_N.new_tensor(without), invert=True)
+            return kept_N & torch.isin(ids_N, ids_N.new_tensor(only)) if only else kept_N
+
+        return select if without or only else None
 
     def similarity(self, vectors_RM: np.ndarray | Ragged, others_SM: np.ndarray | Ragged) -> np.ndarray:
-        """(R, S) float32: how alike the vectors are, by `config.similarity`: their "cosine", their "dot" product, or minus their
-        "euclidean" or "manhattan" distance. Of a ColBERT model "maxsim" (`uwaga.maxsim`), or "meanmaxsim", which divides it by
-        the query's tokens.
+        """Compute the similarity of each of R vectors to each of S vectors, (R, S) float32.
 
-        vectors_RM, others_SM: (R, M) and (S, M), such as `encode` gives; of a ColBERT model, what `encode(..., output="tokens")` gives of
-        queries and of documents. Raises ShapeError, ValueError: others; a score that is NaN or infinite.
+        `config.similarity` names it: the "cosine", the "dot" product, or minus the "euclidean" or "manhattan" distance. Of a ColBERT model it is "maxsim"
+        (`uwaga.maxsim`), or "meanmaxsim", which divides that by the number of the query's tokens.
+
+        Args:
+            vectors_RM, others_SM: (R, M) and (S, M), as `encode` returns them. Of a ColBERT model, what `encode` returns with
+                output="tokens" for queries and for documents.
+
+        Raises:
+            ShapeError, ValueError: vectors of another kind, or a score that is NaN or infinite.
         """
+        kind = self.config.similarity
         if isinstance(vectors_RM, Ragged) or isinstance(others_SM, Ragged):
             if self.config.tokens is None or not (isinstance(vectors_RM, Ragged) and isinstance(others_SM, Ragged)):
                 raise ValueError(
                     "TextEncoder.similarity: vectors of tokens are compared with such, of a ColBERT model; see uwaga.maxsim"
                 )
             scores_RS = maxsim(vectors_RM, others_SM)
-            by = vectors_RM.lengths[:, None] if self.config.similarity == "meanmaxsim" else 1
-            return _finite_scores(scores_RS / by)
-        rule = "a ColBERT model compares vectors of tokens: give what encode returns with output='tokens'"
-        check(self.config.tokens is None, f"TextEncoder.similarity: {rule}")
-        x_RM, y_SM = (
-            tensor_of(x, "TextEncoder.similarity: vectors", "; encode gives such").float()
-            for x in (vectors_RM, others_SM)
-        )
-        if x_RM.dim() != 2 or y_SM.dim() != 2 or x_RM.shape[1] != y_SM.shape[1]:
-            raise ShapeError(
-                f"TextEncoder.similarity: vectors must be (R, M) and (S, M), not {tuple(x_RM.shape)} and {tuple(y_SM.shape)}"
+            if kind == "meanmaxsim":
+                scores_RS = scores_RS / vectors_RM.lengths[:, None]
+        else:
+            rule = "a ColBERT model compares vectors of tokens: give what encode returns with output='tokens'"
+            check(self.config.tokens is None, f"TextEncoder.similarity: {rule}")
+            x_RM, y_SM = (
+                tensor_of(x, "TextEncoder.similarity: vectors", "; encode gives such").float()
+                for x in (vectors_RM, others_SM)
             )
-        if self.config.similarity in ("euclidean", "manhattan"):
-            exact = "donot_use_mm_for_euclid_dist"  # by products, the distance of equal vectors would not be 0
-            p = 2.0 if self.config.similarity == "euclidean" else 1.0
-            return _finite_scores(-torch.cdist(x_RM, y_SM, p=p, compute_mode=exact))
-        if self.config.similarity == "cosine":
-            x_RM, y_SM = normalize_rows(x_RM, dim=-1), normalize_rows(y_SM, dim=-1)
-        return _finite_scores(linear_map(x_RM, y_SM))
+            if x_RM.dim() != 2 or y_SM.dim() != 2 or x_RM.shape[1] != y_SM.shape[1]:
+                raise ShapeError(
+                    f"TextEncoder.similarity: vectors must be (R, M) and (S, M), not {tuple(x_RM.shape)} and {tuple(y_SM.shape)}"
+                )
+            if kind in ("euclidean", "manhattan"):
+                exact = "donot_use_mm_for_euclid_dist"  # by products, the distance of equal vectors would not be 0
+                scores_RS = -torch.cdist(x_RM, y_SM, p=2.0 if kind == "euclidean" else 1.0, compute_mode=exact)
+            else:
+                if kind == "cosine":
+                    x_RM, y_SM = normalize_rows(x_RM, dim=-1), normalize_rows(y_SM, dim=-1)
+                scores_RS = linear_map(x_RM, y_SM)
+        if not is_finite(scores_RS):
+            row, column = (~scores_RS.isfinite()).nonzero()[0].tolist()
+            raise ValueError(
+                f"TextEncoder.similarity: scores must be finite, and that of vectors {row} and {column} is "
+                f"{float(scores_RS[row, column])} in float32; check or scale these vectors"
+            )
+        return scores_RS.cpu().numpy()
 
     def _inference(
         self, asked: EncodeOptions, spans: Split | SpansOf | None = None, *, skip_invalid: bool = False
@@ -417,7 +440,7 @@ class TextEncoder:
             chat=config.chat,
             include_prompt=config.include_prompt or config.chat is not None,
             skip_invalid=skip_invalid,
-            padding=self._padding(asked.task),
+            padding=self._query_padding if asked.task == "query" else None,
             spans=spans_of(spans, None) if isinstance(spans, str) else spans,
         )
         weight, has_head = next(self.model.parameters()), tokens is not None or not is_of_tokens
@@ -439,7 +462,7 @@ class TextEncoder:
         )
 
     def _refusals(self, asked: EncodeOptions, spans: Split | SpansOf | None, max_tokens: int) -> Iterator[str]:
-        """Why options do not go with each other or with the model."""
+        """Yield the rules that the options break, by themselves or with this model."""
         config, overflow = self.config, asked.overflow
         if config.tokens is not None and asked.output != "tokens":
             yield f"{config.folder} holds a ColBERT model, which gives a vector to every token and none to a text; use output='tokens'"
@@ -470,16 +493,8 @@ class TextEncoder:
         if overflow not in ("error", "windows"):
             yield f"overflow must be 'error' or 'windows' for spans, not {overflow!r}"
 
-    def _padding(self, task: str | None) -> tuple[int, int, bool] | None:
-        """The mask tokens after queries of a ColBERT model."""
-        expansion = None if self.config.tokens is None else self.config.tokens.expansion
-        if task != "query" or expansion is None:
-            return None
-        assert self._expansion_id is not None
-        return self._expansion_id, min(expansion.length, self._positions), expansion.attend
-
     def whole_text(self, text: str, prompt: str) -> str:
-        """What is tokenised of a text: it after the prompt, or what the directory's chat template makes of both."""
+        """Return what is tokenised: prompt and text, or what the chat template makes of both."""
         return prompt + text if self.config.chat is None else self.config.chat.text(text, prompt=prompt)
 
     def _prompt(self, asked: EncodeOptions) -> str:
@@ -497,7 +512,7 @@ _OPTIONS = list(field_rules(EncodeOptions))
 
 
 def _asked(**values: Any) -> EncodeOptions:
-    """Raises TypeError: a name that is no option; ValueError: a value that breaks its rule."""
+    """Return checked options. Raises TypeError: an unknown option; ValueError: a wrong value."""
     if other := values.keys() - _OPTIONS:
         keywords.refuse(dict.fromkeys(sorted(other)), TextEncoder.encode, _OPTIONS)
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
@@ -509,7 +524,7 @@ def _asked(**values: Any) -> EncodeOptions:
 
 
 def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) -> tuple[Model, Tokenizer]:
-    """The model of a folder and its tokenizer. Raises CheckpointError."""
+    """Read the model of a folder and its tokenizer. Raises CheckpointError."""
     file = mapped_weights.shared_file(config.folder, dtype) if shared else None
     try:
         model = load_save.load_folder(config.folder, dtype, has_head=False, shared=file)
@@ -519,7 +534,7 @@ def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) ->
         expansion = None if config.tokens is None else config.tokens.expansion
         if expansion is not None and not expansion.attend:
             raise CheckpointError(
-                f"{config.folder}: mask tokens that the others do not see are computed for uwaga's own families alone"
+                f"{config.folder}: mask tokens that other tokens do not see need a family that has a table in uwaga"
             ) from refusal
         return opening.read_states(config.folder, dtype, tokens, refusal, file), tokens
     if () not in family_of(model.config.model_type, "load").architectures.values():
@@ -531,44 +546,21 @@ def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) ->
 
 
 def _check_fit(model: Model, tokenizer: Tokenizer, config: SentenceConfig) -> None:
-    """Check that the files of a model agree. Raises CheckpointError, which names the file with the smallest limit."""
-    model_file, limit, most = config.folder / "config.json", _positions(model), config.transformer.max_tokens
-    file: Path | None = model_file
+    """Raise CheckpointError if the files of a model contradict each other."""
+    model_file, most = config.folder / "config.json", config.transformer.max_tokens
+    limit, file = model.config.max_tokens or sys.maxsize, model_file
     if most is not None and most < limit:
-        limit, file = most, config.transformer.limited_by
+        limit, file = most, config.transformer.limited_by or model_file
     if limit <= tokenizer.num_special_tokens:
         raise CheckpointError(
-            f"{file}: the limit of {limit} tokens leaves none for text beside {tokenizer.num_special_tokens} special tokens"
+            f"{file}: the limit of {limit} tokens leaves no room for text next to {tokenizer.num_special_tokens} special tokens"
         )
     if not config.include_prompt and (config.transformer.truncation_side or tokenizer.truncation_side) == "left":
         raise CheckpointError(
-            f"{config.folder}: its tokenizer has truncation_side 'left', which cuts the prompt, and its Pooling include_prompt false, which "
-            f"leaves the prompt out; only 'right' is supported then; {sentence_files.INSTEAD}"
+            f"{config.folder}: truncation_side 'left' of the tokenizer cuts the prompt, and include_prompt false of Pooling leaves it out; "
+            f"only 'right' is supported then; {sentence_files.INSTEAD}"
         )
     if tokenizer.vocab_size > model.config.vocab_size:
         raise CheckpointError(
             f"{model_file}: vocab_size is {model.config.vocab_size}, but tokenizer.json has the token id {tokenizer.vocab_size - 1}"
         )
-
-
-def _positions(model: Model) -> int:
-    """The most tokens that a model takes, special ones included."""
-    return model.config.max_tokens or sys.maxsize  # T5's positions are relative: none
-
-
-def _selected(without: Sequence[int], only: Sequence[int], ids_N: torch.Tensor) -> torch.Tensor:
-    """(N,) bool: all but `without`, and of `only` if it is not empty."""
-    kept_N = torch.isin(ids_N, ids_N.new_tensor(without), invert=True)
-    return kept_N & torch.isin(ids_N, ids_N.new_tensor(only)) if only else kept_N
-
-
-def _finite_scores(scores_RS: torch.Tensor) -> np.ndarray:
-    """On the CPU. Raises ValueError: one is not finite."""
-    if not is_finite(scores_RS):
-        row, column = (~scores_RS.isfinite()).nonzero()[0].tolist()
-        value = float(scores_RS[row, column])
-        raise ValueError(
-            f"TextEncoder.similarity: scores must be finite, and that of vectors {row} and {column} is {value} in float32; check or scale "
-            "these vectors"
-        )
-    return scores_RS.cpu().numpy()

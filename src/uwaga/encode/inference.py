@@ -1,4 +1,4 @@
-"""Running the model over tokenised texts, and pooling of hidden states to one vector for each sequence, as in sentence-transformers (Reimers
+"""Running the model over tokenised texts, and pooling hidden states to one vector for each sequence, as sentence-transformers does (Reimers
 and Gurevych, "Sentence-BERT", 2019; "weightedmean": Muennighoff, "SGPT", 2022).
 
 Letters: N packed tokens, S sequences (texts, or windows of long ones), R rows of the result, M model width.
@@ -25,7 +25,7 @@ from uwaga.ops.ragged import Ragged
 
 # Activations of so many tokens stay in the cache of the processor, and matrix products are large enough to be fast.
 TOKENS_PER_BATCH = 2048
-# DEFAULT_MMAP_THRESHOLD_MAX of glibc's malloc.c on 64 bits: larger blocks are always mapped anew.
+# DEFAULT_MMAP_THRESHOLD_MAX of glibc's malloc.c on 64 bits. Each larger block is mapped from the operating system.
 _MMAP_THRESHOLD_MAX = 32 << 20
 _PAGE_BYTES = 4096
 
@@ -34,7 +34,7 @@ class Encoded(NamedTuple):
     """The vectors of a group of texts, and the parts of texts that they were computed from."""
 
     values: Tensor  # (R, M) float32, on the CPU; of tokens (N, M), in the model's dtype, or float32 after a head
-    lengths: np.ndarray | None  # of tokens (R,) int64: vectors of each row; None: one
+    lengths: np.ndarray | None  # (R,) int64: the vectors of each row, if they are vectors of tokens; None: one
     report: Report
     invalid: tuple[DocumentError, ...] = ()  # texts that were left out
 
@@ -64,47 +64,43 @@ class Inference:
         progress: bool | Listener | None = None,
         total: int | None = None,
     ) -> Iterator[Encoded]:
-        """The vectors of each group, with the same bits whatever groups came before it. total: the number of texts, for `progress`."""
-        compute = (
-            self._tokens if self.pooling is None else self._texts if self.preprocessor.spans is None else self._spans
-        )
+        """Compute the vectors of each group. total: number of texts, for `progress`."""
+        compute: Callable[..., tuple[Tensor, np.ndarray | None]] = self._tokens
+        if self.pooling is not None:
+            compute = self._texts if self.preprocessor.spans is None else self._spans
         with nullcontext(progress or None) if not progress or callable(progress) else bar(total) as listener:
             count = None if listener is None else _counter(listener, total)
             for group in self.preprocessor.tokenized(groups):
                 if len(group.ids):
                     yield self._finite(group, *compute(group, count))
-                else:  # every text of it was left out
+                else:  # all texts of the group were left out
                     lengths = np.zeros(0, np.int64) if self.pooling is None else None
                     yield Encoded(self.empty, lengths, group.report, group.invalid)
 
     def _texts(self, group: TokenizedGroup, count: "_Count | None") -> tuple[Tensor, None]:
-        """(R, M): of each text or window."""
+        """Compute the vector of each text or window, (R, M)."""
         skipped_S = torch.from_numpy(group.skipped) if group.skipped.any() else None
-        only = self._only(skipped_S)
-        skipped_S = None if only else skipped_S
-        pooled_SM = torch.cat(
-            [self._pooled(hidden, batch, skipped_S) for batch, hidden in self._hidden_states(group, count, only)]
-        )
+        # If pooling reads one token of each sequence, the last layer computes no other.
+        is_first = self.pooling == ("cls",) and skipped_S is None
+        only = "first" if is_first else "last" if self.pooling == ("lasttoken",) else None
+        only = None if self.model.config.has_both else only
+        pooled = list[Tensor]()
+        for batch, hidden in self._hidden_states(group, count, only):
+            skipped = None if skipped_S is None or only else skipped_S[batch].to(hidden.values.device)
+            pooled.append(self._pooled(hidden, skipped))
+        pooled_SM = torch.cat(pooled)
         counts_R = torch.from_numpy(group.sequences_per_row).to(pooled_SM.device)
         return self._cut(mean_rows(pooled_SM, counts_R)), None
 
-    def _only(self, skipped_S: Tensor | None) -> str | None:
-        """Which token's state is all that is pooled of each sequence, so that the last layer need compute no other; None: several."""
-        is_first = self.pooling == ("cls",) and skipped_S is None
-        if not (is_first or self.pooling == ("lasttoken",)) or self.model.config.has_both:
-            return None
-        return "first" if is_first else "last"
-
     @torch.no_grad()
-    def _pooled(self, hidden: Ragged, batch: slice, skipped_S: Tensor | None) -> Tensor:
-        of_batch_S = None if skipped_S is None else skipped_S[batch].to(hidden.values.device)
+    def _pooled(self, hidden: Ragged, skipped_S: Tensor | None = None) -> Tensor:
         assert self.pooling is not None
         assert self.head is not None
-        result: Tensor = self.head(pool(hidden, self.pooling, of_batch_S))
+        result: Tensor = self.head(pool(hidden, self.pooling, skipped_S))
         return result
 
     def _spans(self, group: TokenizedGroup, count: "_Count | None") -> tuple[Tensor, None]:
-        """(R, M): of each span. Besides a batch, the states of one text are in memory."""
+        """Compute the vector of each span, (R, M), with the states of one text in memory."""
         pooled = list[Tensor]()
         ends_R, done = np.cumsum(group.sequences_per_row), 0  # the sequences after which a row's text is finished
         first, held = 0, list[Tensor]()  # the states of the tokens from this one on
@@ -117,20 +113,20 @@ class Inference:
             device, places = states_NM.device, group.spans[done:rows]
             offsets = torch.from_numpy(np.cumsum([0, *map(len, places)], dtype=np.int64)).to(device)
             of_spans = Ragged(states_NM[torch.from_numpy(np.concatenate(places) - first).to(device)], offsets)
-            pooled.append(self._pooled(of_spans, slice(None), None))
+            pooled.append(self._pooled(of_spans))
             begin = int(group.offsets[ends_R[rows - 1]])
             first, held, done = begin, [states_NM[begin - first :].clone()], rows
         return self._cut(torch.cat(pooled)), None
 
     def _cut(self, vectors_RM: Tensor) -> Tensor:
-        """The vectors cut to M numbers, and scaled to length 1 if it is wanted."""
+        """Cut vectors to M numbers, and scale them to length 1 as `normalize` says."""
         vectors_RM = normalize(vectors_RM, dim=-1) if self.normalize == "before" else vectors_RM
         cut_RM = vectors_RM[:, : self.empty.shape[1]].contiguous()
         return (normalize(cut_RM, dim=-1) if self.normalize == "after" else cut_RM).cpu()
 
     @torch.no_grad()
     def _tokens(self, group: TokenizedGroup, count: "_Count | None") -> tuple[Tensor, np.ndarray]:
-        """(N, M), and (R,): of the tokens that are selected, special ones included."""
+        """Compute the vectors of selected tokens (N, M), and their number in each row (R,)."""
         parts, lengths = list[Tensor](), list[np.ndarray]()
         kept_N = None if self.selection is None else self.selection(torch.from_numpy(group.ids)).numpy()
         for batch, hidden in self._hidden_states(group, count):
@@ -147,7 +143,7 @@ class Inference:
         return torch.cat(parts), np.concatenate(lengths)
 
     def _finite(self, group: TokenizedGroup, values: Tensor, lengths: np.ndarray | None) -> Encoded:
-        """The vectors without those of texts that have one which is not finite. Raises DocumentError unless such texts are left out."""
+        """Leave out texts with a vector that is not finite; raise DocumentError if that is off."""
         if bool(values.isfinite().all()):
             return Encoded(values, lengths, group.report, group.invalid)
         counts_R = np.ones(len(values), np.int64) if lengths is None else lengths
@@ -166,7 +162,7 @@ class Inference:
     def _hidden_states(
         self, group: TokenizedGroup, count: "_Count | None", only: str | None = None
     ) -> Iterator[tuple[slice, Ragged]]:
-        """Batches of sequences, and their hidden states; with `only` those of their first or last tokens."""
+        """Yield batches of sequences and hidden states, `only` of first or last tokens."""
         device = next(self.model.parameters()).device
         ids, offsets = torch.from_numpy(group.ids), torch.from_numpy(group.offsets)
         seen_S = None if group.seen is None else torch.from_numpy(group.seen)
@@ -174,12 +170,12 @@ class Inference:
             first, last = group.offsets[batch.start], group.offsets[batch.stop]
             batch_offsets = offsets[batch.start : batch.stop + 1] - first
             with evaluation_mode(self.model):  # not around the yield: a generator would leave the caller in this state
-                # Told, the longest text need not be read from a GPU, which would wait for it.
+                # Without max_length, Ragged would read it from a GPU and wait.
                 longest = int(batch_offsets.diff().max())
                 packed = Ragged(ids[first:last].to(device), batch_offsets.to(device), max_length=longest)
                 options = {} if seen_S is None else {"key_lengths": seen_S[batch].to(device)}
                 output = self.model(packed, outputs=(), **options, **({"only": only} if only else {}))
-            # Of an encoder-decoder the encoder alone has run.
+            # Of an encoder-decoder model, only the encoder has run.
             hidden = output.memory if output.last_hidden_state is None else output.last_hidden_state
             if count is not None:
                 count(group, batch)
@@ -190,13 +186,13 @@ _Count = Callable[[TokenizedGroup, slice], None]
 
 
 def _counter(listener: Listener, total: int | None) -> _Count:
-    """Tells a listener of every batch of a group that was computed."""
+    """Return a function that reports each computed batch of a group to a listener."""
     started, tokens = time.perf_counter(), 0
 
     def count(group: TokenizedGroup, batch: slice) -> None:
         nonlocal tokens
         tokens += int(group.offsets[batch.stop] - group.offsets[batch.start])
-        # Those before a text that is finished are finished too, also if they were left out.
+        # Texts before a finished one are finished, even if they were left out.
         rows = int(np.searchsorted(np.cumsum(group.sequences_per_row), batch.stop, side="right"))
         report, documents = group.report, group.first_document
         if rows:
@@ -207,21 +203,24 @@ def _counter(listener: Listener, total: int | None) -> _Count:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library's malloc reuse freed blocks of up to 32 MB instead of returning them to the operating system.
+    """Let the C library's malloc keep freed blocks of up to 32 MB.
 
-    glibc maps every block above a threshold anew and unmaps it when it is freed: each page of an activation is then a page
-    fault, which takes a fifth of the time of a model whose activations have some 12 MB. The threshold rises to the size of
-    the largest mapped block that was ever freed, up to a limit (mallopt(3), M_MMAP_THRESHOLD). So one block as large as that
-    is allocated and freed, without touching its pages. With another C library this does nothing.
+    glibc maps each block above a threshold and unmaps it when it is freed. Each page of an activation is then a page fault, which
+    takes a fifth of the time of a model whose activations have 12 MB. The threshold rises to the size of the largest mapped block
+    that was freed, up to a limit (mallopt(3), M_MMAP_THRESHOLD). So one block of nearly that size is allocated and freed, without
+    touching its pages. Another C library ignores this.
     """
     torch.empty(_MMAP_THRESHOLD_MAX - 2 * _PAGE_BYTES, dtype=torch.uint8)
 
 
 def pool(hidden: Ragged, modes: Sequence[str], skipped_S: Tensor | None = None) -> Tensor:
-    """(S, M) float32, or (S, M * modes): each sequence by itself, with the same bits in any batch.
+    """Pool each sequence to (S, M) float32, or (S, M * modes), with the same bits in any batch.
 
-    hidden: values (N, M); no sequence may be empty. modes: keys of POOLING. skipped_S: (S,) tokens at the start of each sequence
-    that are not pooled, those of a prompt; less than its tokens. The others keep their positions.
+    Args:
+        hidden: values (N, M); no sequence may be empty.
+        modes: keys of POOLING.
+        skipped_S: (S,) tokens of the prompt at the start of each sequence, fewer than its tokens, which are not pooled. The other tokens
+            keep their positions.
     """
     if skipped_S is not None and bool(skipped_S.any()):
         kept_N = _positions(hidden, None) > skipped_S.repeat_interleave(hidden.lengths)
@@ -234,18 +233,18 @@ def pool(hidden: Ragged, modes: Sequence[str], skipped_S: Tensor | None = None) 
 
 
 def mean_rows(vectors_SM: Tensor, counts_R: Tensor) -> Tensor:
-    """(R, M): the means of the first counts_R[0] vectors, of the next counts_R[1], and so on."""
+    """Compute means (R, M) of the first counts_R[0] vectors, the next counts_R[1], and so on."""
     return _reduce(vectors_SM, torch.cat((counts_R.new_zeros(1), counts_R.cumsum(0))), "mean")
 
 
 def _reduce(values_NM: Tensor, offsets: Tensor, mode: str, weights_N: Tensor | None = None) -> Tensor:
-    # The fastest of PyTorch's sums over segments: 0.09 ms for 2048 x 384, where segment_reduce takes 1.1 ms.
+    # PyTorch's fastest sum over segments: 0.09 ms for 2048 x 384, and segment_reduce takes 1.1 ms.
     every_N = torch.arange(values_NM.shape[0], device=values_NM.device)
     return embedding_bag(every_N, values_NM, offsets, mode=mode, per_sample_weights=weights_N, include_last_offset=True)
 
 
 def _positions(hidden: Ragged, skipped_S: Tensor | None) -> Tensor:
-    """(N,): of the tokens of each sequence, counted from 1, those that were left out of its beginning too."""
+    """Return the position of each token in its sequence (N,), from 1; skipped tokens count."""
     token_N = torch.arange(hidden.values.shape[0], device=hidden.values.device)
     before_S = hidden.offsets[:-1] - 1 if skipped_S is None else hidden.offsets[:-1] - 1 - skipped_S
     return token_N - before_S.repeat_interleave(hidden.lengths)
@@ -262,7 +261,7 @@ def _weighted_mean(hidden: Ragged, skipped_S: Tensor | None) -> Tensor:
     return _reduce(hidden.values, hidden.offsets, "sum", weights_N) / sums_S[:, None]
 
 
-# By mode, from the hidden states and the number of tokens (S,) that were left out of the beginning of each sequence; None: none.
+# By mode: a function of the hidden states and of the tokens (S,) skipped at the start of each sequence, None if there are none.
 POOLING: dict[str, Callable[[Ragged, Tensor | None], Tensor]] = {
     "cls": lambda hidden, _: hidden.values[hidden.offsets[:-1]],
     "max": lambda hidden, _: _reduce(hidden.values, hidden.offsets, "max"),
@@ -271,12 +270,12 @@ POOLING: dict[str, Callable[[Ragged, Tensor | None], Tensor]] = {
     "weightedmean": _weighted_mean,
     "lasttoken": lambda hidden, _: hidden.values[hidden.offsets[1:] - 1],
 }
-# Those of which a span of a text has one: they read all its tokens, and no positions.
+# The modes that a span of a text has: they read all its tokens, and no positions.
 SPAN_POOLING = ("mean", "max", "mean_sqrt_len_tokens")
 
 
 def batches(lengths: Sequence[int] | np.ndarray, tokens_per_batch: int) -> list[slice]:
-    """Consecutive sequences in batches of about `tokens_per_batch` tokens, none much smaller than the others.
+    """Divide sequences into batches of about equal sizes, of about `tokens_per_batch` tokens.
 
     Batches have equal shares of the tokens, so that no small one is left at the end. A batch has at most `tokens_per_batch`
     tokens and one more sequence.

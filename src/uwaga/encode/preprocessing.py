@@ -1,11 +1,10 @@
-"""From texts to the token sequences that the model reads: groups of texts, tokenising them ahead of the model, windows of long
-texts, and which tokens are in which spans of a text, for late chunking.
+"""From texts to the token sequences that the model reads: groups of texts, tokenised ahead of the model, windows of long texts, and the
+tokens in each span of a text, for late chunking.
 
-All of it is a function of the texts and options alone, so that a second run computes the same batches. Letters: N packed tokens, S sequences (texts, or
-windows of long ones), T tokens of one text, R rows of the result.
+The result depends only on texts and options, so that a second run computes the same batches. Letters: N packed tokens, S sequences (texts,
+or windows of long ones), T tokens of one text, R rows of the result.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,18 +27,16 @@ SpansOf = Callable[[int, str], Sequence[Span]]  # of the number of a text, and t
 # Bounds of a group: its texts are tokenised together, and are in memory together.
 GROUP_DOCUMENTS = 4096
 GROUP_CHARACTERS = 1 << 20
-# Tokenised groups that wait for the model. One suffices: the model takes many times longer than the tokenizer.
-_GROUPS_AHEAD = 1
 
 Overflow = Literal["error", "truncate", "mean", "windows"]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
-    """A text that is tokenised already. Where its tokens are in it is not known: of one that is truncated the report says that all of it was read."""
+    """A text and its tokens without places, so that reports ignore its truncation."""
 
     text: str
-    ids: Sequence[int]  # with those of the prompt, without special ones
+    ids: Sequence[int]  # with the prompt's tokens, without special tokens
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -48,11 +45,14 @@ class TokenizedText:
 def groups(
     items: Iterable[Item],
     characters: Callable[[Item], int],
+    is_last: Callable[[Item, int], bool] = lambda item, total: False,
     *,
     max_documents: int = GROUP_DOCUMENTS,
     max_characters: int = GROUP_CHARACTERS,
 ) -> Iterator[list[Item]]:
-    """Consecutive items in lists within both bounds; a list has one item at least.
+    """Yield consecutive items in lists within both bounds; a list has at least one item.
+
+    is_last: whether an item ends its list, which has so many characters with it.
 
     >>> list(groups(["a", "bb", "cccc", "d"], len, max_characters=3))
     [['a', 'bb'], ['cccc'], ['d']]
@@ -61,43 +61,46 @@ def groups(
     total = 0
     for item in items:
         size = characters(item)
-        if group and (len(group) == max_documents or total + size > max_characters):
+        if group and total + size > max_characters:
             yield group
             group, total = [], 0
         group.append(item)
         total += size
+        if len(group) == max_documents or is_last(item, total):
+            yield group
+            group, total = [], 0
     if group:
         yield group
 
 
 def text_groups(texts: Iterable[Any]) -> Iterator[Sequence[Any]]:
-    """Texts in groups; groups of texts as they are."""
+    """Yield texts in groups, or the groups of texts that the caller made."""
     rest = iter(texts)
     for first in rest:
         parts = chain([first], rest)
-        # Anything but a string is refused later, with its number.
+        # An item that is no string raises an error later, with its number.
         yield from groups(parts, lambda x: len(x) if isinstance(x, str) else 1) if isinstance(first, str) else parts
 
 
 def windows(tokens: int, most: int, overlap: int = 0) -> list[Span]:
-    """(start, stop) of each window of a text of so many tokens, of at most `most` each.
+    """Divide a text of so many tokens into windows (start, stop) of at most `most` tokens.
 
-    They are as few as possible, and equal in size up to one token: no window is a short remainder, and a plain mean of their
-    vectors weighs every token equally.
+    There are as few windows as possible, and their sizes differ by at most one token: no window is a short remainder, and a plain mean
+    of their vectors weighs each token equally.
 
     >>> windows(9, 4), windows(9, 4, overlap=1)
     ([(0, 3), (3, 6), (6, 9)], [(0, 3), (2, 6), (5, 9)])
     """
     if tokens <= most:
         return [(0, tokens)]
-    new = tokens - overlap  # tokens in no earlier window; of the first window, those after its first `overlap`
+    new = tokens - overlap  # tokens that are in no earlier window, after the first `overlap` tokens of the first window
     count = -(-new // (most - overlap))
     starts = [new * window // count for window in range(count + 1)]
     return [(start, stop + overlap) for start, stop in pairwise(starts)]
 
 
 def spans_of(spans: Any, count: int | None) -> SpansOf:
-    """The spans of each of `count` texts, from what `TextEncoder.encode` takes. Raises ValueError."""
+    """Return a function that finds spans, as `TextEncoder.encode` takes them, of `count` texts."""
     if isinstance(spans, str):
         names = ", ".join(SPLITS)
         check(spans in SPLITS, f"TextEncoder: spans must be lists of spans, or one of {names}, not {spans!r}")
@@ -105,25 +108,29 @@ def spans_of(spans: Any, count: int | None) -> SpansOf:
     is_list = isinstance(spans, Sequence)
     check(is_list, f"TextEncoder: spans must be a list of spans for each text, not {type(spans).__name__}")
     check(len(spans) == count, f"TextEncoder: there are {count} texts, and spans of {len(spans)}")
+
+    def is_span(span: object) -> bool:
+        return isinstance(span, Sequence) and len(span) == 2 and all(map(is_integer, span))
+
     for number, pairs in enumerate(spans):
-        if not isinstance(pairs, Sequence) or not all(map(_is_span, pairs)):
+        if not isinstance(pairs, Sequence) or not all(map(is_span, pairs)):
             raise ValueError(
                 f"TextEncoder: the spans of document {number} must be a list of pairs (start, stop) of integers"
             )
     return lambda number, _: [(int(start), int(stop)) for start, stop in spans[number]]
 
 
-def _is_span(span: object) -> bool:
-    return isinstance(span, Sequence) and len(span) == 2 and all(map(is_integer, span))
-
-
 def span_tokens(
     text: str, spans: Sequence[Span], offsets: Sequence[tuple[int, int]], prompt: int
 ) -> list[np.ndarray] | str:
-    """For each span the numbers of its tokens, rising, or why there are none.
+    """Return the numbers of the tokens of each span in rising order, or why it has none.
 
-    offsets: (start, stop) of each of T tokens in the text after a prompt of so many characters. A token is in the span that has its
-    first character which is no white space, or its first one if it is nothing else.
+    A token is in the span that has its first character that is not white space, or its first character if it is all white space.
+
+    Args:
+        text, spans: the text, and (start, stop) of its characters.
+        offsets: (start, stop) of each of T tokens in prompt and text.
+        prompt: the characters of the prompt.
     """
     if not spans:
         return "has no spans"
@@ -145,9 +152,9 @@ def span_tokens(
 
 
 def _first(text: str, start: int, stop: int) -> int:
-    """The first character of a token that is no white space; negative in the prompt."""
+    """Return the place of a token's first visible character; it is negative in the prompt."""
     if start < 0:
-        # SentencePiece joins the space before a word to it: the last one of the prompt to the first word of the text.
+        # SentencePiece joins the space before a word to it, even the last space of the prompt to the first word of the text.
         return start if stop <= 0 or text[:stop].isspace() else _first(text, 0, stop)
     for place in range(start, stop):
         if not text[place].isspace():
@@ -156,8 +163,9 @@ def _first(text: str, start: int, stop: int) -> int:
 
 
 def places_in(windows: Sequence[Span], first: int, prefix: int, special: int) -> np.ndarray:
-    """(T,): the places of the tokens of a text, whose windows are packed from place `first` on, each with `prefix` special tokens before
-    it, of `special` in all. A token of several windows is in the first of them.
+    """Return the places (T,) of a text's tokens among packed tokens.
+
+    A token of several windows is in the first of them. The windows are packed from place `first` on. Each has `special` special tokens, `prefix` of them before it.
 
     >>> places_in([(0, 3), (2, 5)], first=10, prefix=1, special=2)
     array([11, 12, 13, 17, 18])
@@ -172,17 +180,17 @@ def places_in(windows: Sequence[Span], first: int, prefix: int, special: int) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizedGroup:
-    """The token sequences of a group of texts, packed, and the report of the rows that they give."""
+    """The packed token sequences of a group of texts, and the report of their rows."""
 
     ids: np.ndarray  # (N,) int64, special tokens included
     offsets: np.ndarray  # (S+1,) int64
     sequences_per_row: np.ndarray  # (R,) int64
     report: Report
     first_document: int  # the number of documents in earlier groups
-    skipped: np.ndarray  # (S,) int64: tokens at the start of each sequence that are not pooled, those of the prompt
-    seen: np.ndarray | None  # (S,) int64: the first so many tokens of each sequence are seen by others; None: all
+    skipped: np.ndarray  # (S,) int64: tokens of the prompt at the start of each sequence, which are not pooled
+    seen: np.ndarray | None  # (S,) int64: the first tokens of each sequence that other tokens see; None: all
     invalid: tuple[DocumentError, ...]  # documents that were left out, in order
-    # The places of the tokens of each row among the N, if rows are spans; then a text's first row has all of its sequences.
+    # The places of each row's tokens among the N, if rows are spans. A text's first row then has all its sequences.
     spans: list[np.ndarray]
 
 
@@ -193,18 +201,18 @@ class Preprocessor:
     tokenizer: Tokenizer
     overflow: Overflow
     overlap: int  # tokens that neighbouring windows share
-    max_tokens: int  # of a text, special ones not counted, that the model takes
-    keeps_end: bool = False  # whether a text that is truncated loses its beginning
+    max_tokens: int  # the most tokens of a text, without special tokens
+    keeps_end: bool = False  # whether truncation removes the beginning of a text
     prompt: str = ""  # before every text
     chat: ChatTemplate | None = None  # makes the text that is tokenised of prompt and text
-    include_prompt: bool = True  # False: the prompt's tokens, and the special ones before them, are not pooled
+    include_prompt: bool = True  # False: the prompt's tokens, and special tokens before them, are not pooled
     skip_invalid: bool = False  # leave out texts that cannot be encoded, instead of raising
-    # A token that lengthens short sequences, to how many, special ones included, and whether the others see it: ColBERT's mask tokens.
+    # ColBERT's mask tokens: the token that lengthens short sequences, the length with special tokens, and whether other tokens see it.
     padding: tuple[int, int, bool] | None = None
     spans: SpansOf | None = None  # the spans of a text, each of which is a row; None: a row for each text or window
 
     def tokenized(self, groups: Iterable[Sequence[str | TokenizedText]]) -> Iterator[TokenizedGroup]:
-        """The groups in their order. A thread tokenises the next group, if there is one, while the caller works on this one.
+        """Tokenise groups in their order, in a thread that is one group ahead of the caller.
 
         The iterable is read in the caller's thread, so that it need not be thread-safe. Raises what the iterable raises, and
         DocumentError unless `skip_invalid`.
@@ -213,23 +221,19 @@ class Preprocessor:
         if len(begin := list(islice(rest, 2))) < 2:
             yield from (self.tokenize(group, 0) for group in begin)
             return
-        waiting: deque[Future[TokenizedGroup]] = deque()
+        ahead: Future[TokenizedGroup] | None = None  # one suffices, since the model takes far longer than the tokenizer
         first = 0
         with ThreadPoolExecutor(1, thread_name_prefix="uwaga-tokens") as thread:
-            try:
-                for group in chain(begin, rest):
-                    waiting.append(thread.submit(self.tokenize, group, first))
-                    first += len(group)
-                    if len(waiting) > _GROUPS_AHEAD:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
+            for group in chain(begin, rest):
+                current, ahead = ahead, thread.submit(self.tokenize, group, first)
+                first += len(group)
+                if current is not None:
+                    yield current.result()
+            assert ahead is not None
+            yield ahead.result()
 
     def tokenize(self, texts: Sequence[str | TokenizedText], first: int) -> TokenizedGroup:
-        """Tokenise a group of texts, which are numbered from `first`. Raises DocumentError unless `skip_invalid`."""
+        """Tokenise a group of texts from number `first`. Raises DocumentError."""
         invalid: list[DocumentError] = []
 
         def leave_out(number: int, reason: str) -> None:
@@ -250,9 +254,10 @@ class Preprocessor:
             if (reason := self._reason_against(len(tokens), of_prompt)) is not None:
                 leave_out(number, reason)
                 continue
-            parts, numbers, places = self._windows(len(tokens)), tokens.ids, list[np.ndarray]()
+            parts, numbers = self._windows(len(tokens)), tokens.ids
             if end := self._end(parts):
                 numbers = [*numbers[: parts[0][1] - len(end)], *end]
+            sizes = [max(stop - start + special, least) for start, stop in parts]
             if self.spans is not None:
                 spans = self.spans(number, text)
                 assert isinstance(tokens, Encoding)
@@ -261,8 +266,18 @@ class Preprocessor:
                     leave_out(number, tokens_of_spans)
                     continue
                 places_T = places_in(parts, len(ids), len(prefix), special)
-                places = [places_T[inside] for inside in tokens_of_spans]
-            sizes = [max(stop - start + special, least) for start, stop in parts]
+                of_spans += [places_T[inside] for inside in tokens_of_spans]
+                for span, inside in zip(spans, tokens_of_spans, strict=True):
+                    rows.append((number, *span, len(text), len(inside), len(parts)))
+                counts += [len(parts), *[0] * (len(spans) - 1)]
+            elif self.overflow == "windows":
+                for part, size in zip(parts, sizes, strict=True):
+                    rows.append((number, *self._read(text, tokens, part), len(text), size, len(parts)))
+                counts += [1] * len(parts)
+            else:
+                read = self._read(text, tokens, (parts[0][0], parts[-1][1]), len(end))
+                rows.append((number, *read, len(text), sum(sizes), len(parts)))
+                counts.append(len(parts))
             for (start, stop), size in zip(parts, sizes, strict=True):
                 ids += (*prefix, *numbers[start:stop], *suffix)
                 seen.append(stop - start + special)
@@ -270,19 +285,6 @@ class Preprocessor:
                 left_out = min(of_prompt, stop) - start
                 skipped.append(left_out + len(prefix) if left_out > 0 else 0)
             lengths += sizes
-            if self.spans is not None:
-                of_spans += places
-                for span, place in zip(spans, places, strict=True):
-                    rows.append((number, *span, len(text), len(place), len(parts)))
-                counts += [len(parts), *[0] * (len(places) - 1)]
-            elif self.overflow == "windows":
-                for span, size in zip(self._shown(text, tokens, parts), sizes, strict=True):
-                    rows.append((number, *span, len(text), size, len(parts)))
-                counts += [1] * len(parts)
-            else:
-                start, stop = self._read(text, tokens, parts, len(end))
-                rows.append((number, start, stop, len(text), sum(sizes), len(parts)))
-                counts.append(len(parts))
         columns: Any = zip(COLUMNS, np.array(rows, dtype=np.int64).reshape(-1, len(COLUMNS)).T, strict=True)
         return TokenizedGroup(
             ids=np.array(ids, dtype=np.int64),
@@ -305,7 +307,7 @@ class Preprocessor:
     def _encode(
         self, texts: Sequence[str | TokenizedText], first: int, leave_out: Callable[[int, str], None]
     ) -> list[tuple[int, str, Encoding | TokenizedText]]:
-        """The number, the text and the tokens of each text that can be tokenised."""
+        """Return the number, the text and the tokens of each text that can be tokenised."""
         valid: list[tuple[int, str | TokenizedText]] = []
         whole: list[str] = []
         for number, item in enumerate(texts, start=first):
@@ -325,20 +327,20 @@ class Preprocessor:
         ]
 
     def _end(self, parts: Sequence[Span]) -> Sequence[int]:
-        """The tokens that end a text of these windows in any case: those that the chat template puts after one that fills the model."""
+        """Return the last tokens of the chat template, which end a text that fills the model."""
         if self.chat is None or parts[0][1] - parts[0][0] < self.max_tokens:
             return ()
         return self.chat.end(self.tokenizer.backend, 1, self.prompt)[-self.max_tokens :]
 
     def _prompt_tokens(self) -> int:
-        """The tokens of the prompt, if pooling leaves them out, counted as in sentence-transformers: of the prompt alone."""
+        """Return the number of the prompt's tokens, as sentence-transformers counts; 0: pooled."""
         if self.include_prompt or not self.prompt:
             return 0
         (tokens,) = self.tokenizer.encode([self.prompt], with_offsets=False)
         return len(tokens)
 
     def _reason_against(self, tokens: int, prompt_tokens: int) -> str | None:
-        """Why a text of so many tokens, with its prompt, cannot be encoded; None if it can."""
+        """Return why a text of so many tokens, with its prompt, cannot be encoded; None if it can."""
         if not tokens:
             return "is empty: it has no tokens"
         if self.overflow == "error" and tokens > self.max_tokens:
@@ -350,40 +352,34 @@ class Preprocessor:
             return f"has no token to pool: the {prompt_tokens} tokens of the prompt are left out, and leave no room for others"
         return None
 
-    def _shown(self, text: str, tokens: Any, parts: Sequence[Span]) -> list[Span]:
-        """(start, stop) of the characters of each window. The first begins with the text and the last one ends with it, white space
-        included: they cover it all."""
-        if len(parts) == 1:
-            return [(0, len(text))]
-        starts = [0, *(self._characters(tokens, start, len(self.prompt))[0] for start, _ in parts[1:])]
-        stops = [*(self._characters(tokens, stop - 1, len(self.prompt))[1] for _, stop in parts[:-1]), len(text)]
-        return list(zip(starts, stops, strict=True))
+    def _read(self, text: str, tokens: Encoding | TokenizedText, part: Span, of_end: int = 0) -> Span:
+        """Return (start, stop) of the characters that some tokens are from.
 
-    def _read(self, text: str, tokens: Encoding | TokenizedText, parts: Sequence[Span], of_end: int) -> Span:
-        """(start, stop) of the characters that are read of a text. of_end: the last tokens that are not its own."""
-        first, last = parts[0][0], parts[-1][1]
+        of_end: number of last tokens that are not the text's. The first token begins with the text and the last token ends with it, white space included, so that windows cover a text.
+        """
+        first, last = part
         start, stop = 0, len(text)
         if isinstance(tokens, TokenizedText) or not (first or last < len(tokens)):
             return start, stop
         before, least, most = len(self.prompt), 0, len(text)
-        if self.chat is not None:  # where the text is in what was rendered, if the template has not changed it
+        if self.chat is not None:  # the text's place in what was rendered, if the template has not changed the text
             before = max(self.chat.text(text, prompt=self.prompt).find(text.strip()), 0)
             least, most = 1, len(text) - 1
         if first:
-            start = max(self._characters(tokens, first, before)[0], least)
+            start = max(_place(tokens, first)[0] - before, least)
         if last < len(tokens):
-            stop = min(self._characters(tokens, max(last - 1 - of_end, 0), before)[1], most)
+            stop = min(max(0, _place(tokens, max(last - 1 - of_end, 0))[1] - before), most)
         return start, stop
 
-    def _characters(self, tokens: Encoding, index: int, before: int) -> Span:
-        """(start, stop) of a token in the text, which has so many characters before it; (0, 0) for a token before it."""
-        offsets = tokens.token_to_chars(index)
-        assert offsets is not None
-        return max(0, offsets[0] - before), max(0, offsets[1] - before)
+
+def _place(tokens: Encoding, index: int) -> Span:
+    place = tokens.token_to_chars(index)
+    assert place is not None
+    return place
 
 
 def reason_against_text(item: object) -> str | None:
-    """Why a text cannot be tokenised; None if it can."""
+    """Return why a text cannot be tokenised; None if it can."""
     text = item.text if isinstance(item, TokenizedText) else item
     if not isinstance(text, str):
         return f"must be a string, not {type(text).__name__}"

@@ -1,8 +1,8 @@
-"""Batches by the processes of this machine, or by the actors of a Ray cluster, each of which may die.
+"""Batches by processes of this machine, or by actors of a Ray cluster. Any of them may die.
 
-Each process of this machine is the only worker of an executor of its own, so that one that ends takes its own batch alone with it. It is forked from a server
-that has imported what it needs and has computed nothing (multiprocessing's forkserver; elsewhere it is started anew), so that a new one costs
-a fraction of a second. Ray starts another actor where one dies, and gives it the batch again.
+Each process is the only worker of its own executor, so that a process that ends loses only its own batch. It is forked from a server that
+has imported its modules and computed nothing (multiprocessing's forkserver), so that a new one costs a fraction of a second; systems without
+a fork start a whole process. If an actor dies, Ray starts another one and gives it the batch again.
 """
 
 import copy
@@ -30,14 +30,14 @@ Item = TypeVar("Item")
 
 TIMEOUT = 600.0  # seconds
 _STARTING = 120.0  # seconds more, until a process has imported PyTorch
-_STARTING_RAY = 300.0  # seconds that the first result may take: processes are started, perhaps machines
-_LONGEST_WAIT = 1.0  # seconds, until deadlines are looked at again
-_MOST_DEATHS = 10  # of processes or actors that had the same batch
+_STARTING_RAY = 300.0  # seconds for the first result, since Ray may start machines
+_LONGEST_WAIT = 1.0  # seconds between two looks at the deadlines
+_MOST_DEATHS = 10  # of processes or actors with the same batch
 _PRELOADED = ["uwaga.encode.processes", "uwaga.encode.encoder", "uwaga.models.families.bert", "pyarrow"]
 
 
 class WorkerError(RuntimeError):
-    """A process that encodes has failed, or several have with the same documents."""
+    """A process that encodes has failed, or several have failed with the same documents."""
 
 
 def map_batches(
@@ -50,22 +50,22 @@ def map_batches(
     describe: Callable[[Item], str] = str,
     say: Callable[[str], object] = lambda message: None,
 ) -> Iterator[tuple[Item, Any]]:
-    """Yield call(batch) of pairs of an item and a batch, with its item, as processes finish them.
+    """Yield each item with call(batch), as processes finish, from pairs of an item and a batch.
 
-    A process that ends, or takes too long, is replaced, and another one gets its batch, so that each batch has one result.
+    A process that ends or takes too long is replaced, and its batch goes to the next free process, so that each batch has one result.
 
     Args:
         call: a function that can be pickled.
-        items: read by the caller's thread, when a process is free.
-        processes: how many.
-        threads: of PyTorch in each of them; None: those of this process, divided among them.
-        timeout: seconds for a batch, after which its process is ended.
-        describe: what an item is called in a message.
-        say: is told of processes that are replaced.
+        items: pairs, which the caller's thread reads when a process is free.
+        processes: the number of processes.
+        threads: PyTorch's threads in each process. None: this process's threads, divided among the processes.
+        timeout: seconds for a batch; then its process is ended.
+        describe: returns the name of an item in a message.
+        say: receives a message about each process that is replaced.
 
     Raises:
-        WorkerError: ten processes have ended with the same batch, or `call` has raised an error that is no ValueError with one argument.
-        ValueError: what `call` raises.
+        WorkerError: ten processes ended with the same batch, or `call` raised an error that is no ValueError with one argument.
+        ValueError: `call` raised it.
     """
     if threads is None:
         import torch
@@ -73,7 +73,7 @@ def map_batches(
         threads = max(1, torch.get_num_threads() // processes)  # cores that this process may use, or OMP_NUM_THREADS
     workers = [_Worker(number + 1, threads, timeout) for number in range(processes)]
     left, again = ((item, batch, 0) for item, batch in items), deque[tuple[Item, Any, int]]()
-    # The last of each: how many processes have ended with the batch.
+    # The last entry counts the processes that have ended with the batch.
     running: dict[Future[Any], tuple[_Worker, Item, Any, int]] = {}
     try:
         while True:
@@ -98,7 +98,7 @@ def map_batches(
                         raise WorkerError(
                             f"{describe(item)}: {deaths} processes have ended with these; the last, {how}"
                         ) from None
-                    say(f"{how}; another one has its documents")
+                    say(f"{how}; another process has its documents")
                     again.append((item, batch, deaths))
                     continue
                 except Exception as error:  # noqa: BLE001  # a batch or a result that cannot be pickled
@@ -118,23 +118,23 @@ def map_by_ray(
     timeout: float = TIMEOUT,
     describe: Callable[[Item], str] = str,
 ) -> Iterator[tuple[Item, Any]]:
-    """Yield call(batch) of pairs of an item and a batch, with its item, as actors finish them.
+    """Yield each item with call(batch), as actors of a Ray cluster finish.
 
-    A cluster that the program has connected to is used, and goes on.
+    If the program is connected to a cluster, that cluster is used and stays open.
 
     Args:
         call: a function that can be pickled.
-        items: read by the caller's thread, up to two for each actor in advance.
-        address: of a cluster, or "auto"; None: one is started on this machine, and ends with this call.
-        actors: how many processes encode; None: one for each processor of the cluster.
-        timeout: seconds without a result, after which it ends with an error.
-        describe: what an item is called in a message.
+        items: pairs, which the caller's thread reads, up to two for each actor in advance.
+        address: address of a cluster, or "auto". None: start a cluster on this machine, which ends with this call.
+        actors: the number of processes that encode. None: one for each processor of the cluster.
+        timeout: seconds without a result; then the call raises WorkerError.
+        describe: returns the name of an item in a message.
 
     Raises:
         DataError: Ray is not installed, or the cluster cannot be reached.
-        WorkerError: nothing comes any more, eleven actors have died with the same batch, or `call` has raised an error that is no
-            ValueError with one argument.
-        ValueError: what `call` raises.
+        WorkerError: no result came in time, eleven actors died with the same batch, or `call` raised an error that is no ValueError with
+            one argument.
+        ValueError: `call` raised it.
     """
     try:
         import ray
@@ -180,17 +180,17 @@ def map_by_ray(
 
 
 def _attempt(call: Callable[[Any], Any], batch: Any) -> Any:
-    """In a process: call(batch), or the error that it raises, as one that every process can read."""
+    """Return call(batch), or the error that it raises, as an error that can be pickled."""
     try:
         return call(batch)
     except ValueError as error:
         return error if _can_travel(error) else WorkerError(str(error))
-    except Exception as error:  # noqa: BLE001  # whatever it is, the process that waits is told
+    except Exception as error:  # noqa: BLE001  # the process that waits raises it
         return WorkerError(f"{type(error).__name__}: {error}")
 
 
 def _checked(result: Any, name: str, what: str) -> Any:
-    """A result of `_attempt` that is no error. Raises ValueError, or WorkerError with the name of the process and what it had."""
+    """Return a result of `_attempt`, or raise it as ValueError or WorkerError."""
     if isinstance(result, WorkerError):
         raise WorkerError(f"{what}: {name} has failed: {result}")
     if isinstance(result, Exception):
@@ -206,17 +206,17 @@ class _Actor:
         self._name = f"pid {os.getpid()} on {socket.gethostname()}"
 
     def run(self, number: int, batch: Any) -> tuple[int, str, Any]:
-        """The number of the batch, the process, and what it makes of the batch."""
+        """Return the number of the batch, the name of the process, and the result of the batch."""
         return number, self._name, _attempt(self._call, batch)
 
 
 class _Worker:
-    """A process, and those that follow it."""
+    """A process, and the processes that replace it."""
 
     def __init__(self, number: int, threads: int, timeout: float) -> None:
         self._number, self._threads, self._timeout = number, threads, timeout
         self._executor: ProcessPoolExecutor | None = None
-        self._processes: list[BaseProcess] = []  # that were started, the last one runs
+        self._processes: list[BaseProcess] = []  # all that were started; the last one runs
         self._is_late = False
         self.deadline = 0.0  # of the batch that it has
 
@@ -226,7 +226,7 @@ class _Worker:
         return f"process {self._number} (pid {pid})"
 
     def submit(self, call: Callable[[Any], Any], batch: Any) -> Future[Any]:
-        """Start the process if there is none, and give it a batch."""
+        """Give the process a batch, and start it if it does not run."""
         self.deadline = time.monotonic() + self._timeout
         if self._executor is not None:
             with suppress(BrokenProcessPool):  # it was ended while it had no batch
@@ -247,21 +247,20 @@ class _Worker:
             self._processes[-1].kill()
 
     def restart(self) -> str:
-        """Let the next batch start another process; what became of this one."""
+        """Let the next batch start another process, and return how this one ended."""
         self.close()
-        how = f"gave no result for {self._timeout:g} s and was ended" if self._is_late else self._ending()
+        code = self._processes[-1].exitcode if self._processes else None
+        how = f"ended with code {code}"
+        if self._is_late:
+            how = f"gave no result for {self._timeout:g} s and was ended"
+        elif code is not None and code < 0:
+            names = {number.value: number.name for number in signal.Signals}
+            how = f"was ended by signal {-code} ({names.get(-code, 'unknown')})"
         self._is_late = False
         return f"{self.name} {how}"
 
-    def _ending(self) -> str:
-        code = self._processes[-1].exitcode if self._processes else None
-        if code is not None and code < 0:
-            names = {number.value: number.name for number in signal.Signals}
-            return f"was ended by signal {-code} ({names.get(-code, 'unknown')})"
-        return f"ended with code {code}"
-
     def close(self) -> None:
-        """End the process, whatever it is at."""
+        """End the process, even while it computes."""
         if self._executor is not None:
             if self._processes:
                 self._processes[-1].kill()
@@ -270,7 +269,7 @@ class _Worker:
 
 
 def _context(started: list[BaseProcess]) -> Any:
-    """A context of multiprocessing that lists the processes that it starts."""
+    """Return a context of multiprocessing that appends the processes that it starts to a list."""
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context: Any = copy.copy(multiprocessing.get_context(method))
     if method == "forkserver":
@@ -286,14 +285,14 @@ def _context(started: list[BaseProcess]) -> Any:
 
 
 def _can_travel(error: ValueError) -> bool:
-    """Whether it is the same on the other side: UnicodeDecodeError, and classes of a program's own, cannot all be unpickled there."""
+    """Whether another process surely can unpickle an error: one of a known class and one text."""
     is_plain = len(error.args) == 1 and isinstance(error.args[0], str) and type(error).__init__ is ValueError.__init__
     return is_plain and type(error).__module__.partition(".")[0] in ("builtins", "uwaga")
 
 
 def _begin(threads: int) -> None:
-    """In a process, before its first batch."""
-    # Ctrl-C is for the process that a person has started, which ends this one.
+    """Set up a process before its first batch."""
+    # Ctrl-C is for the process that a person started, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
@@ -305,4 +304,4 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait_for_end([parent.sentinel])
-    os._exit(0)  # nobody waits for it any more
+    os._exit(0)  # no process waits for it any more

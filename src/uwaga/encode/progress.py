@@ -1,4 +1,4 @@
-"""Progress of an encoding: counts for a callback, or a progress bar."""
+"""The progress of encoding: counts for a callback, or a progress bar."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ class Progress(NamedTuple):
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated from the mean time of a document; None if the number of documents is not known."""
+        """An estimate from the mean time of a document; None if the number of documents is unknown."""
         if self.total is None or not self.documents:
             return None
         return self.seconds * (self.total - self.documents) / self.documents
@@ -30,15 +30,17 @@ Listener = Callable[[Progress], object]
 
 
 def time_left() -> Callable[..., str]:
-    """A function of (done, earlier=0.0, total=1.0) that says in minutes and seconds, for a bar, how long the rest will take, from what this run
-    has done alone: what earlier runs have done took none of its time. done: with that of earlier runs. total: None if it is not known."""
+    """Return a function of (done, earlier=0.0, total=1.0) that returns the time left in words.
+
+    The estimate is from the work of this run. done: includes the work of earlier runs, `earlier`. total: None if it is unknown.
+    """
     started = time.monotonic()
 
     def left(done: float, earlier: float = 0.0, total: float | None = 1.0) -> str:
         nonlocal started
         now = time.monotonic()
         if done <= earlier:
-            started = now  # nothing of this run yet: it begins here
+            started = now  # this run has done nothing yet
         if done <= earlier or total is None:
             return "--:-- left"
         seconds = round((now - started) * (total - done) / (done - earlier))
@@ -49,10 +51,10 @@ def time_left() -> Callable[..., str]:
 
 @contextmanager
 def bar(total: float | None) -> Iterator[Callable[..., None]]:
-    """A progress bar on standard error, with documents, tokens, tokens per second and the time left: a Listener, which also takes `done`, how
-    much of the bar is full, in place of the documents, and `earlier`, by earlier runs.
+    """Show a progress bar of documents, tokens and time on standard error.
 
-    total: the length of the bar; None if it is not known.
+    Yields a Listener. It also takes `done`, the full part of the bar if that is not the number of documents, and `earlier`, the part that
+    earlier runs did. total: the length of the bar; None if it is unknown.
     """
     from rich import progress as rich
     from rich.console import Console

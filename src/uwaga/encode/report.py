@@ -1,4 +1,4 @@
-"""For each row of an array, the part of which text it was computed from, and what was cut off. Letters: R rows of the array."""
+"""The part of a text that each row of an array was computed from, and what was cut off. Letters: R rows of the array."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -11,8 +11,8 @@ class DocumentError(ValueError):
     """A document that cannot be encoded.
 
     Attributes:
-        document: its number among the texts given, from 0.
-        reason: what is wrong with it, to follow "document 3 ...".
+        document: its number among the texts, from 0.
+        reason: what is wrong with the document, to follow "document 3 ...".
     """
 
     def __init__(self, document: int, reason: str) -> None:
@@ -21,7 +21,7 @@ class DocumentError(ValueError):
 
 
 def not_finite(what: str, dtype: object) -> str:
-    """What is wrong with a text whose vector or score is not finite. dtype: torch's, of the model."""
+    """Return what is wrong with a text whose vector or score is not finite."""
     name = str(dtype).removeprefix("torch.")
     instead = "use another model" if name == "float32" else "set the option dtype to float32"
     return f"has a {what} that is NaN or infinite in {name}; {instead}"
@@ -31,17 +31,15 @@ class Summary(NamedTuple):
     """Counts of a Report."""
 
     documents: int = 0
-    tokens: int = 0  # read by the model, special ones included
+    tokens: int = 0  # that the model read, special tokens included
     cut: int = 0  # documents that were truncated
     lost: int = 0  # characters that were cut off
     windowed: int = 0  # documents of more than one window
     windows: int = 0  # of these documents
 
-    def plus(self, other: "Summary") -> "Summary":
-        return Summary(*map(sum, zip(self, other, strict=True)))
-
     def __str__(self) -> str:
-        """
+        """Return the counts in words.
+
         >>> print(Summary(documents=3, tokens=1200, cut=1, lost=70))
         documents: 3; tokens: 1,200; truncated: 1 (70 characters cut off)
         """
@@ -55,16 +53,20 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:
-    """For every row of an array, the part of a text that it was computed from: arrays (R,) int64. The rows of a document are
-    consecutive. Characters are counted in the text without its prompt."""
+    """The part of a text that each row of an array was computed from: arrays (R,) int64.
+
+    The rows of a document follow each other. Characters are counted in the text without its prompt.
+    """
 
     document: np.ndarray  # number of the text, from 0
     start: np.ndarray  # the first character of the part
-    stop: np.ndarray  # after the last one
+    stop: np.ndarray  # the character after the last one
     characters: np.ndarray  # of the whole text
-    tokens: np.ndarray  # read by the model for this row, special ones included; of a span, those that are pooled
-    windows: np.ndarray  # of the whole text: 1 unless it was longer than the model
-    engine: str = "uwaga"  # what computed the hidden states: TextEncoder.explain
+    tokens: (
+        np.ndarray
+    )  # that the model read for this row, special tokens included; of a span, the tokens that are pooled
+    windows: np.ndarray  # of the whole text; 1 unless it was too long for the model
+    engine: str = "uwaga"  # what computed the hidden states (TextEncoder.explain)
 
     def __repr__(self) -> str:
         by = "" if self.engine == "uwaga" else f"; {self.engine}"
@@ -72,7 +74,7 @@ class Report:
 
     @staticmethod
     def join(reports: Sequence["Report"]) -> "Report":
-        """The report of concatenated arrays."""
+        """Return the report of concatenated arrays."""
         nothing = np.zeros(0, np.int64)
         joined: dict[str, Any] = {
             name: np.concatenate([nothing, *(getattr(report, name) for report in reports)]) for name in COLUMNS
@@ -80,17 +82,17 @@ class Report:
         return Report(**joined)
 
     def rows(self, kept_R: np.ndarray) -> "Report":
-        """The report of some rows alone; kept_R: (R,) bool."""
+        """Return the report of some rows; kept_R: (R,) bool."""
         return replace(self, **{name: getattr(self, name)[kept_R] for name in COLUMNS})
 
     @property
     def cut(self) -> np.ndarray:
-        """Numbers of the documents whose end is in no row: they were truncated, or their spans end before them."""
+        """The numbers of documents whose end is in no row, by truncation or by their spans."""
         return self.document[self.is_last & (self._ends < self.characters)]
 
     @property
     def _ends(self) -> np.ndarray:
-        """(R,): the last character of the document that is in a row; spans may be in any order."""
+        """The last character of each row's document that is in any row, (R,)."""
         if not len(self.document):
             return self.stop
         first = np.append(True, self.document[1:] != self.document[:-1])
@@ -111,7 +113,7 @@ class Report:
 
     @property
     def is_last(self) -> np.ndarray:
-        """(R,) bool: the last row of each document."""
+        """Whether each row is the last one of its document, (R,) bool."""
         return np.append(self.document[1:] != self.document[:-1], True)[: len(self.document)]
 
 

@@ -1,5 +1,5 @@
-"""Reranker: how relevant passages are to a query, by a cross-encoder that reads both together, or by a causal language model, whose score is in
-the logits of the token after a pair (Zhang et al., "Qwen3 Embedding", 2025; sentence-transformers' module LogitScore).
+"""Reranker: the relevance of passages to a query, by a cross-encoder that reads both together, or by a causal language model, whose score is
+in the logits of the token after a pair (Zhang et al., "Qwen3 Embedding", 2025; sentence-transformers' module LogitScore).
 
 Letters: N packed tokens, P passages or pairs, M model width.
 """
@@ -46,45 +46,46 @@ from uwaga.ops.validation import is_integer
 
 _NO_CLASSIFIER = "is no cross-encoder: it has no classifier of sequences; uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take an embedding model"
 _NO_INSTRUCTION = "Reranker: an instruction is for causal language models, such as Qwen3-Reranker"
-_ACTIVATIONS = {"Sigmoid": True, "Identity": False}  # of torch.nn, by the last part of their names
-# Of the model card of Qwen3-Reranker.
+_ACTIVATIONS = {"Sigmoid": True, "Identity": False}  # classes of torch.nn
 _INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
-_CARD = (
+_CARD = (  # from the model card of Qwen3-Reranker
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the "
     'answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: '
     f"{{{{ messages[-3].content if messages | length > 2 else '{_INSTRUCTION}' }}}}\n<Query>: {{{{ messages[-2].content }}}}\n"
     "<Document>: {{ messages[-1].content }}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n\n"
 )
-# The family of Qwen3-Reranker, whose first files have the chat template of Qwen3.
-_CARD_FAMILY = "qwen3"
+_CARD_FAMILY = "qwen3"  # the family of Qwen3-Reranker, whose first files have the chat template of Qwen3
 _CARD_INSTEAD = "its chat template carries no pair, and texts are those of Qwen3-Reranker's card"
 
-Score = Callable[[Ragged, Ragged], Tensor]  # (P,) float32, of the ids of pairs and of their token types
+Score = Callable[[Ragged, Ragged], Tensor]  # from the ids of P pairs and their token types to (P,) float32
 
 
 class Ranking(NamedTuple):
-    """Passages, the most relevant first; of equal scores, the first passage comes first."""
+    """Passages, the most relevant first. If scores are equal, the first passage comes first."""
 
     indices: np.ndarray  # (P,) int64, into the passages
     scores: np.ndarray  # (P,) float32, descending
 
 
 class Reranker:
-    """A cross-encoder, as sentence-transformers' CrossEncoder reads it: BERT, RoBERTa or a relative with a classifier of one label, one of
-    any other family by transformers, any encoder with modules that make a score of its pooled states, or a causal language model that answers yes or no, such as Qwen3-Reranker, whose score is the
-    difference of these tokens' logits.
+    """Score pairs of a query and a passage, with a model that CrossEncoder reads.
 
-    Pairs are packed without padding, and a pair has the same bits in any batch. Not safe to call from two threads at once, but for
-    `tokenize`.
+    The models are those of sentence-transformers' CrossEncoder:
 
-    Attributes:
-        model: a Transformer with the output "sequence" or with logits of a next token, a RaggedClassifier of transformers' model, or an encoder.
-        tokenizer: of the model.
-        max_tokens: the most tokens of a pair that the model reads, special ones included.
-        has_sigmoid: whether scores are between 0 and 1, as the model's configuration says.
-        prompt: before every query, or for the directory's chat template, as the directory says.
-        instruction: what a causal language model is told to judge by, in place of `prompt`; None: `prompt`, or as its card says. Set by
-            `load`.
+        - BERT, RoBERTa or a relative with a classifier of one label, or a classifier of another family by transformers.
+        - An encoder with modules that compute a score from its pooled states.
+        - A causal language model that answers yes or no, such as Qwen3-Reranker. Its score is the difference of these tokens' logits.
+
+        Pairs are packed without padding, and a pair has the same bits in any batch. Only `tokenize` may run in several threads at once.
+
+        Attributes:
+            model: a Transformer with the output "sequence" or with logits, a RaggedClassifier of transformers' model, or an encoder.
+            tokenizer: the model's tokenizer.
+            max_tokens: the most tokens of a pair that the model reads, special tokens included.
+            has_sigmoid: whether scores are between 0 and 1, as the model's configuration says.
+            prompt: text before every query, or the system message of the chat template, as the directory says.
+            instruction: the task that a causal language model judges by, instead of `prompt`. None: `prompt`, or the text of the model's
+                card. `load` sets it.
     """
 
     def __init__(
@@ -103,9 +104,11 @@ class Reranker:
         self.model, self.tokenizer = model, tokenizer
         self.max_tokens, self.has_sigmoid = max_tokens, has_sigmoid
         self._chat, self.instruction, self.prompt = chat, instruction, prompt
-        # None: by its classifier.
-        self._score = score or partial(_classified, model, isinstance(model, RaggedClassifier) or _reads_types(model))
-        # One of its own: a tokenizer that truncates for a moment would do so for other threads too.
+        if score is None:
+            reads_types = isinstance(model, RaggedClassifier | TransformersModel) or model.config.type_vocab_size > 1
+            score = partial(_classified, model, reads_types)
+        self._score = score
+        # A copy truncates, since truncation of the tokenizer itself would change it for other threads too.
         self._truncating = Backend.from_str(tokenizer.backend.to_str())
         self._side = side = truncation_side or tokenizer.truncation_side
         self._truncating.enable_truncation(max_tokens, strategy="longest_first", direction=side)
@@ -123,13 +126,13 @@ class Reranker:
         """Load a directory that sentence-transformers or transformers wrote, or a hub id.
 
         Args:
-            path_or_hub_id, revision: as uwaga.models.load.
-            dtype: of weights and arithmetic; None for the dtype that the weights are stored in, or float32 in place of float16.
-            instruction: of a causal language model, what makes a passage relevant, as "Given a question, find its answer".
+            path_or_hub_id, revision: as `uwaga.models.load`.
+            dtype: dtype of weights and arithmetic. None: the dtype of the stored weights, or float32 if that is float16.
+            instruction: for a causal language model, what makes a passage relevant, such as "Given a question, find its answer".
 
         Raises:
-            CheckpointError: files that are wrong, or a model without a classifier of one label, and no causal language model with
-                tokens for yes and no; a classifier of a family that is not uwaga's own, without transformers, or not in safetensors.
+            CheckpointError: a file is wrong; or the model has neither a classifier of one label nor logits with tokens for yes and no; or
+                its family has no table in uwaga, and transformers is missing or the weights are not in safetensors.
             ValueError: an instruction for a model that reads none.
         """
         keywords.refuse(other, Reranker.load)
@@ -180,7 +183,7 @@ class Reranker:
                     f"{folder} classifies sequences into {len(model.config.labels)} labels; a reranker has one"
                 )
             else:
-                score = partial(_classified, model, _gives_types(folder, described) and _reads_types(model))
+                score = partial(_classified, model, _reads_types(model, folder, described))
         most = (model if is_classifier else model.config).max_tokens or sys.maxsize
         return cls(
             model,
@@ -199,32 +202,31 @@ class Reranker:
         return f"Reranker({str(self.tokenizer.path.parent)!r}, max_tokens={self.max_tokens}, {weight.dtype}, {weight.device})"
 
     def explain(self) -> Choice:
-        """What computes the scores: engine "uwaga", a model of ours; "transformers, packed" or "transformers, one by one", as
-        `TextEncoder.explain`."""
+        """Return what computes the scores, in the words of `TextEncoder.explain`."""
         choice = self.model.choice if isinstance(self.model, RaggedClassifier) else self.model.explain()
         instead = f"; {self._chat.instead}" if self._chat is not None and self._chat.instead else ""
         return choice._replace(reason=choice.reason + instead)
 
     @property
     def truncates_left(self) -> bool:
-        """Whether a pair that is truncated loses the beginning of its longer text, and not the end, as the directory says."""
+        """Whether truncation removes the beginning of a pair's longer text."""
         return self._side == "left"
 
     def rank(
         self, query: str, passages: Sequence[str], *, top: int | None = None, overflow: str = "error", **other: Never
     ) -> Ranking:
-        """The passages by their relevance to the query.
+        """Sort passages by their relevance to the query.
 
         Args:
             query: a text.
-            passages: texts; none may be empty.
-            top: return the best so many; None: all.
-            overflow: what to do with pairs of more than `max_tokens` tokens: "error" raises; "truncate" takes tokens from the end
-                of the longer text, or from its beginning if the directory says truncation_side "left", as sentence-transformers does.
+            passages: texts that are not empty.
+            top: the number of passages to return. None: all.
+            overflow: treatment of pairs with more than `max_tokens` tokens. "error" raises. "truncate" removes tokens from the end of
+                the longer text, or from its beginning if the directory says truncation_side "left", as sentence-transformers does.
 
         Raises:
-            ValueError: an empty query, a passage that is empty or with the query too long, or whose score is NaN or infinite, with its
-                number in the message, or a wrong option.
+            ValueError: the query is empty; a passage is empty, too long with the query, or has a score that is NaN or infinite, and the
+                message has its number; or an option is wrong.
         """
         keywords.refuse(other, Reranker.rank)
         check_iterable(passages, "Reranker: passages", "strings")
@@ -237,7 +239,15 @@ class Reranker:
     def scores(
         self, pairs: Sequence[tuple[str, str]], *, overflow: str = "error", raw: bool = False, **other: Never
     ) -> np.ndarray:
-        """(P,) float32: a score for each pair of a query and a passage. raw: without the sigmoid. Other options as `rank`."""
+        """Compute the score of each pair of a query and a passage, (P,) float32.
+
+        Args:
+            pairs, overflow: P pairs of texts; as `rank`.
+            raw: return logits, without the sigmoid.
+
+        Raises:
+            ValueError: as `rank`.
+        """
         keywords.refuse(other, Reranker.scores)
         logits = self.logits(pairs, overflow=overflow)
         if not np.isfinite(logits).all():
@@ -247,7 +257,7 @@ class Reranker:
         return sigmoid(logits) if self.has_sigmoid and not raw else logits
 
     def logits(self, pairs: Sequence[tuple[str, str]], *, overflow: str = "error") -> np.ndarray:
-        """(P,) float32: as `scores`, without the sigmoid, and NaN or infinite if the model gives that."""
+        """Compute scores without the sigmoid, (P,) float32; they may be NaN or infinite."""
         is_known = overflow in ("error", "truncate")
         check(is_known, f"Reranker: overflow must be 'error' or 'truncate', not {overflow!r}")
         encodings = self.tokenize(pairs)
@@ -261,13 +271,11 @@ class Reranker:
                 if self._chat is None:
                     with library_errors(self.tokenizer.path):
                         encodings[number] = self._truncating.encode(self._system + pairs[number][0], pairs[number][1])
-        logits = [torch.zeros(0)]
-        for batch in batches([min(len(encoding), self.max_tokens) for encoding in encodings], TOKENS_PER_BATCH):
-            logits.append(self._logits(encodings[batch]))
-        return torch.cat(logits).numpy()
+        parts = batches([min(len(encoding), self.max_tokens) for encoding in encodings], TOKENS_PER_BATCH)
+        return torch.cat([torch.zeros(0), *(self._logits(encodings[part]) for part in parts)]).numpy()
 
     def tokenize(self, pairs: Sequence[tuple[str, str]]) -> list[Encoding]:
-        """The tokens of each pair, special ones included, however many. Raises ValueError."""
+        """Return all tokens of each pair, special tokens included. Raises ValueError."""
         check_iterable(pairs, "Reranker: pairs", "pairs of a query and a passage")
         for number, pair in enumerate(pairs):
             if isinstance(pair, str | bytes) or not isinstance(pair, Sequence) or len(pair) != 2:
@@ -291,7 +299,7 @@ class Reranker:
         return self.prompt if self.instruction is None else self.instruction
 
     def _whole(self, ids: list[int]) -> list[int]:
-        """The tokens that the model reads: of a pair that fills it, the last ones are what the template puts after a passage."""
+        """Return the tokens that the model reads, with the template's end if they fill it."""
         if self._chat is None or len(ids) < self.max_tokens:
             return ids
         end = self._chat.end(self.tokenizer.backend, 2, self._system)[-self.max_tokens :]
@@ -299,7 +307,7 @@ class Reranker:
         return kept[: self.max_tokens - len(end)] + end
 
     def _logits(self, encodings: Sequence[Encoding]) -> torch.Tensor:
-        """(P,) float32 of P pairs, in one pass."""
+        """Compute the logits of P pairs in one pass, (P,) float32."""
         device = next(self.model.parameters()).device
         rows = [self._whole(encoding.ids) for encoding in encodings]
         offsets = torch.tensor([0, *np.cumsum([len(row) for row in rows])], device=device)
@@ -313,7 +321,7 @@ class Reranker:
 
 
 def _classified(model: Any, reads_types: bool, ids: Ragged, types: Ragged) -> Tensor:
-    """A Score, by a classifier of one label."""
+    """Compute a Score by a classifier of one label."""
     if isinstance(model, RaggedClassifier):
         return model(ids, types.values).float()
     output = model(ids, token_types=types if reads_types else None, outputs=("sequence",), only="first")
@@ -321,16 +329,22 @@ def _classified(model: Any, reads_types: bool, ids: Ragged, types: Ragged) -> Te
     return result
 
 
-def _reads_types(model: Model) -> bool:
-    return isinstance(model, TransformersModel) or model.config.type_vocab_size > 1
+def _reads_types(model: Model, folder: Path, described: Mapping[str, Any]) -> bool:
+    """Whether token types change the states of a model. described: the content of config.json."""
+    if isinstance(model, TransformersModel):
+        return True
+    kind = described.get("model_type")
+    of_family = family_of(kind, str(folder)).tokenizer if kind in model_types() else None
+    return model.config.type_vocab_size > 1 and opening.gives_types(folder, described, of_family)
 
 
 def _prompt(
     root: Path, modules: SentenceModules, stated: Mapping[str, Any], settings: sentence_files.TransformerSettings
 ) -> str:
-    """What is put before every query, by the files of a directory that sentence-transformers saved. stated: in config_sentence_transformers.json.
+    """Return the text before every query, by the files of sentence-transformers.
 
-    Raises CheckpointError: it is no reranker, or a file asks for something that is not computed.
+    stated: the content of config_sentence_transformers.json. Raises CheckpointError: the directory has no reranker, or a file asks for
+    something that is not computed.
     """
     path, model_type = root / sentence_files.MODEL, stated.get("model_type")
     kinds = [kind for kind, _ in modules.others]
@@ -346,7 +360,7 @@ def _prompt(
         )
     sentence_files.check(path, stated, sentence_files.MODEL)
     if model_type != "CrossEncoder":
-        # sentence-transformers makes another model of the directory, without its settings.
+        # sentence-transformers opens such a directory as another kind of model, without these settings.
         raise sentence_files.unsupported(path, "model_type", model_type, "'CrossEncoder'")
     task = (
         "feature-extraction" if modules.pooling else "text-generation" if modules.others else "sequence-classification"
@@ -373,7 +387,10 @@ def _pooled(
     dtype: torch.dtype | None,
     described: Mapping[str, Any],
 ) -> tuple[Model, Score]:
-    """A model whose states are pooled, and the Score by the modules after it. described: in config.json. Raises CheckpointError."""
+    """Read a model whose states are pooled, and the Score by the modules after it.
+
+    described: the content of config.json. Raises CheckpointError.
+    """
     folder = modules.transformer
     model: Model
     try:
@@ -387,7 +404,7 @@ def _pooled(
     head = sentence_head.read(modules.others, model.config.d_model * len(modules.pooling), output="scores")
     if head.width != 1:
         raise CheckpointError(f"{root} gives {head.width} scores to a pair; a reranker has one")
-    reads_types = isinstance(model, TransformersModel) or (_gives_types(folder, described) and _reads_types(model))
+    reads_types = _reads_types(model, folder, described)
 
     def score(ids: Ragged, types: Ragged) -> Tensor:
         states = model(ids, token_types=types if reads_types else None, outputs=()).last_hidden_state
@@ -398,10 +415,10 @@ def _pooled(
 
 
 def logit_score(folder: Path, modules: Sequence[SentenceModule], model: Transformer, backend: Backend) -> Score:
-    """The score of a causal language model: the logit of one token after a pair, or the difference of two.
+    """Return the Score of a causal language model: one logit after a pair, or a difference.
 
-    modules: those of modules.json after the Transformer. Raises CheckpointError: the model has no logits, or the tokenizer no tokens "yes"
-    and "no" if no module LogitScore names others.
+    modules: the modules after the Transformer. Raises CheckpointError: the model has no logits; or no module LogitScore names tokens, and
+    the tokenizer has no tokens "yes" and "no".
     """
     if not (model.config.is_causal and "logits" in model.config.outputs):
         raise CheckpointError(f"{folder} has no logits of a next token, which a reranker of this family is read from")
@@ -425,11 +442,11 @@ def logit_score(folder: Path, modules: Sequence[SentenceModule], model: Transfor
     rows = [true_id] if false_id is None else [true_id, false_id]
 
     def score(ids: Ragged, _: Ragged) -> Tensor:
-        """Two rows of the output projection are multiplied, and not the vocabulary's."""
         states_PM = model(ids, outputs=(), only="last").last_hidden_state.values
         assert model.lm_head is not None
         decoder = model.lm_head.decoder
         table_VM = model.output_embeddings.token_embedding.weight if decoder is None else decoder.weight
+        # One or two rows of the output projection are multiplied, instead of the whole vocabulary.
         logits_P2 = model.lm_head.cap(linear_map(states_PM, table_VM[rows]).float())
         return logits_P2[:, 0] if false_id is None else logits_P2[:, 0] - logits_P2[:, 1]
 
@@ -437,10 +454,10 @@ def logit_score(folder: Path, modules: Sequence[SentenceModule], model: Transfor
 
 
 def for_pairs(chat: ChatTemplate, family: object) -> ChatTemplate:
-    """The chat template of a reranker. Raises CheckpointError: it leaves out one of the texts of a pair, as sentence-transformers does.
+    """Return the chat template of a reranker. Raises CheckpointError: it leaves out a text.
 
-    family: of a directory that sentence-transformers did not save. Such ones of Qwen3-Reranker have the template of Qwen3, which has no
-    place for a pair; their texts are those of its card.
+    family: the model type, if sentence-transformers did not save the directory. Such directories of Qwen3-Reranker have the template of
+    Qwen3, which has no place for a pair, so the template of Qwen3-Reranker's card replaces it.
     """
     if not (missing := chat.missing_roles()):
         return chat
@@ -452,23 +469,15 @@ def for_pairs(chat: ChatTemplate, family: object) -> ChatTemplate:
     )
 
 
-def _gives_types(folder: Path, described: Mapping[str, Any]) -> bool:
-    kind = described.get("model_type")
-    of_family = family_of(kind, str(folder)).tokenizer if kind in model_types() else None
-    return opening.gives_types(folder, described, of_family)
-
-
 def sigmoid(scores_P: np.ndarray) -> np.ndarray:
-    """(P,) float32, one number after another: an array at a time, a number would have other last bits at other places."""
-    each_P = [1 / (1 + math.exp(-x)) if x > -80 else math.exp(x) for x in scores_P.tolist()]
-    return np.array(each_P, np.float32)
+    """Compute the sigmoid (P,) float32 of single numbers: arrays have other last bits."""
+    return np.array([1 / (1 + math.exp(-x)) if x > -80 else math.exp(x) for x in scores_P.tolist()], np.float32)
 
 
 def _has_sigmoid(path: Path, model: Mapping[str, Any], config: Path, described: Mapping[str, Any]) -> bool:
-    """The activation that sentence-transformers applies to the logit of one label: what the first of the files says, of any of its
-    versions, or a sigmoid. Raises CheckpointError.
+    """Whether sentence-transformers applies a sigmoid to the logit.
 
-    path, model: config_sentence_transformers.json and what is in it. config, described: config.json.
+    path, model: config_sentence_transformers.json and its content. config, described: config.json. Raises CheckpointError.
     """
     nested = described.get("sentence_transformers")
     key, old = "activation_fn", "sbert_ce_default_activation_function"

@@ -35,22 +35,20 @@ _SPARSE = (
 )
 _ST = "sentence_transformers.SentenceTransformer reads it"
 PEER_READS_IT = _INSTEAD.format(_ST)
-# What is refused: what it is in words, and what reads it. By model_type of config_sentence_transformers.json,
-_OTHER_MODELS = {
-    "CrossEncoder": _CROSS_ENCODER,
-    "SparseEncoder": _SPARSE,
-}
+_ROUTER = ("a router, which has a model of its own for queries and for documents", PEER_READS_IT)
+# Models that are not text encoders: what they are, and what reads them. By model_type of config_sentence_transformers.json,
+_OTHER_MODELS = {"CrossEncoder": _CROSS_ENCODER, "SparseEncoder": _SPARSE}
 # by modules,
 _OTHER_MODULES = {
     "LogitScore": _CROSS_ENCODER,
     "MLMTransformer": _SPARSE,
     "SpladePooling": _SPARSE,
-    "Router": ("a router, which has a model of its own for queries and for documents", PEER_READS_IT),
-    "Asym": ("a router, which has a model of its own for queries and for documents", PEER_READS_IT),
+    "Router": _ROUTER,
+    "Asym": _ROUTER,
     "StaticEmbedding": ("a table of word vectors without attention, whose mean is the vector of a text", _ST),
     "WordEmbeddings": ("a table of word vectors without attention", _ST),
     "BoW": ("a bag of words without attention", _ST),
-    "CLIPModel": ("a model of pictures and texts", _ST),
+    "CLIPModel": ("a model of images and texts", _ST),
 }
 # and by the end of the architecture in config.json.
 _OTHER_HEADS = {
@@ -66,27 +64,27 @@ _OTHER_HEADS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentenceConfig:
-    """How texts become tokens, and the hidden states of a text one vector."""
+    """How texts become tokens, and how the hidden states of a text become one vector."""
 
     folder: Path  # of config.json, the weights and tokenizer.json
     pooling: tuple[str, ...] = ("mean",)  # keys of inference.POOLING; the vectors of several are concatenated
     include_prompt: bool = True  # False: the tokens of a prompt are not pooled
     head: tuple[SentenceModule, ...] = ()  # what follows pooling: Dense, LayerNorm, Normalize, Dropout
-    truncate_dim: int | None = None  # the first numbers of a vector, which are its result; None: all
-    # What vectors are compared by: "cosine", "dot", "euclidean", "manhattan"; those of tokens "maxsim" or "meanmaxsim".
+    truncate_dim: int | None = None  # the number of first dimensions to keep; None: all
+    # The similarity of vectors: "cosine", "dot", "euclidean" or "manhattan"; of vectors of tokens, "maxsim" or "meanmaxsim".
     similarity: str = "cosine"
     chat: ChatTemplate | None = None  # makes the text that the model reads; None: it reads a text as it is
-    tokens: TokenVectors | None = None  # of a ColBERT model, which has vectors of tokens in place of pooling
+    tokens: TokenVectors | None = None  # of a ColBERT model, which has vectors of tokens instead of pooling
     transformer: TransformerSettings  # how texts become tokens
     prompt: str = ""  # before every text
-    prompts: Mapping[str, str]  # that the model was trained with, by name
+    prompts: Mapping[str, str]  # the prompts of training, by name
 
 
 def read(folder: Path) -> SentenceConfig:
-    """Return the configuration of a directory.
+    """Read the configuration of a directory.
 
-    Raises CheckpointError: a file that is wrong, or a model that is no text encoder, or asks for something that TextEncoder does not
-    compute; the message says what it is, and what reads it.
+    Raises CheckpointError: a file is wrong; or the model is no text encoder, or asks for something that TextEncoder does not compute, and
+    the message says what it is and what reads it.
     """
     path = folder / sentence_files.MODEL
     settings = untrusted.read_json(path, missing_ok=True)
@@ -112,7 +110,7 @@ def read(folder: Path) -> SentenceConfig:
         raise CheckpointError(f"{chat.path}: a chat template is not supported for a ColBERT model; {PEER_READS_IT}")
     common: dict[str, Any] = {"folder": place, "transformer": transformer, "chat": chat, "tokens": tokens}
     if not modules.is_listed:
-        # sentence-transformers reads no config_sentence_transformers.json then.
+        # Without modules.json, sentence-transformers does not read config_sentence_transformers.json.
         if tokens is not None:
             return SentenceConfig(similarity="maxsim", prompts=tokens.prompts, **common)
         is_decoder = bool(architectures) and str(architectures[0]).endswith("ForCausalLM")
@@ -140,7 +138,7 @@ def read(folder: Path) -> SentenceConfig:
         if calls := transformer.values.get("processing_kwargs"):  # lengths of queries and documents come from elsewhere
             raise unsupported(transformer.path, "processing_kwargs", calls, "null")
         settings = {**settings, "prompts": tokens.prompts}
-        # PyLate writes the names of other comparisons, and compares by MaxSim.
+        # PyLate writes the names of other similarities, and computes MaxSim.
         similarity = named if (named := settings.get("similarity_fn_name")) in _MAXSIM else "maxsim"
     prompts, default = read_prompts(path, settings)
     return SentenceConfig(
@@ -156,7 +154,7 @@ def read(folder: Path) -> SentenceConfig:
 
 
 def check_no_lengths(transformer: TransformerSettings) -> None:
-    """Raises CheckpointError: settings of ColBERT models."""
+    """Raise CheckpointError if there are settings of ColBERT models."""
     for key in ("query_length", "document_length", "query_expansion"):
         if transformer.values.get(key) is not None:
             raise unsupported(transformer.path, key, transformer.values[key], "null")
@@ -165,7 +163,7 @@ def check_no_lengths(transformer: TransformerSettings) -> None:
 def _refuse(
     folder: Path, others: Mapping[str, tuple[str, str]], names: Sequence[object], *, is_suffix: bool = False
 ) -> None:
-    """Raises CheckpointError: a name, or with is_suffix its end, is that of something else than a text encoder."""
+    """Raise CheckpointError if a name, or its end if is_suffix, is in a table of other models."""
     for name in names:
         for other, (what, reader) in others.items():
             if name == other or (is_suffix and str(name).endswith(other)):
@@ -175,7 +173,7 @@ def _refuse(
 
 
 def read_prompts(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, str], str]:
-    """The prompts of config_sentence_transformers.json by name, and the one that is put before every text. Raises CheckpointError."""
+    """Return the prompts by name, and the prompt before every text. Raises CheckpointError."""
     prompts, name = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
         raise CheckpointError(f"{path}: prompts must be a JSON object of strings")

@@ -1,5 +1,4 @@
-"""What sentence-transformers computes of pooled states, or of those of tokens, row by row: its modules Dense and LayerNorm, and
-Normalize between them.
+"""What sentence-transformers computes from pooled states, or from states of tokens, row by row: its modules Dense, LayerNorm and Normalize.
 
 Letters: S sequences, M and W widths of a module's input and output.
 """
@@ -24,10 +23,10 @@ from uwaga.models.checkpoints.sentence_files import SentenceModule
 from uwaga.models.checkpoints.tables import Table, WeightMapping
 from uwaga.nn.plain_modules import apply_linear
 
-# The activations of torch.nn.modules by their class, as `uwaga.linear` computes them, and tanh: all give a row the same bits alone as
-# among others, as PyTorch's GELU, SiLU and sigmoid do not.
+# Activations of torch.nn by class, as `uwaga.linear` computes them, and tanh. They give a row the same bits in any batch; PyTorch's GELU,
+# SiLU and sigmoid do not.
 _ACTIVATIONS = {"Identity": None, "Tanh": None, "ReLU": "relu", "GELU": "gelu"}
-_VECTOR, _TOKENS = "sentence_embedding", "token_embeddings"  # what these modules read and write
+_VECTOR, _TOKENS = "sentence_embedding", "token_embeddings"  # inputs and outputs of these modules
 _DENSE = {
     "out_features": None,
     "bias": True,
@@ -42,11 +41,11 @@ class SentenceHead(NamedTuple):
 
     module: nn.Module  # (S, M) -> (S, W), float32
     width: int  # W
-    normalize: bool  # whether vectors get length 1 at the end
+    normalize: bool  # whether vectors are scaled to length 1 at the end
 
 
 class Dense(nn.Module):
-    """activation(linear(x)); with `use_residual` plus x, or plus residual(x) if the widths differ."""
+    """Compute activation(linear(x)), plus x or residual(x) with `use_residual`."""
 
     def __init__(self, width: int, output_dim: int, *, bias: bool, activation: str, use_residual: bool) -> None:
         super().__init__()
@@ -71,23 +70,26 @@ class _Normalize(nn.Module):
 def read(
     modules: Sequence[SentenceModule], width: int, *, tokens: TokenVectors | None = None, output: str | None = None
 ) -> SentenceHead:
-    """The modules Dense, LayerNorm, Normalize and Dropout after pooling, with their weights in float32.
+    """Read the modules after pooling, with their weights in float32.
 
-    width: M, of the pooled states. tokens: of a ColBERT model, whose modules are about the states of tokens. output: the name of what the last
-    module computes; None: that of its input.
+    Args:
+        modules: the modules, in their order.
+        width: M, the width of the pooled states.
+        tokens: the settings of a ColBERT model, whose modules compute from states of tokens.
+        output: the name of the last module's output. None: the name of its input.
 
     Raises:
-        CheckpointError: a module's settings or weights are wrong, or say something that is not implemented.
+        CheckpointError: a module's settings or weights are wrong, or ask for something that is not implemented.
     """
     layers: list[Any] = []
     vector = _VECTOR if tokens is None else _TOKENS
     for index, (kind, folder) in enumerate(modules):
-        if kind == "MultiVectorMask":  # is read by `colbert`
+        if kind == "MultiVectorMask":  # `colbert` reads it
             continue
         path = folder / "config.json"
         settings = untrusted.read_json(path, missing_ok=True)
         sentence_files.check(path, settings, kind)
-        if kind == "Dropout":  # drops nothing outside of training
+        if kind == "Dropout":  # acts only in training
             continue
         names = {"module_input_name": settings.get("module_input_name", vector)}
         names["module_output_name"] = settings.get("module_output_name") or names["module_input_name"]
@@ -101,7 +103,6 @@ def read(
             continue
         with torch.device("meta"):
             layer = _dense(path, settings, width) if kind == "Dense" else _layer_norm(path, settings, width)
-        # The weights of its folder, in float32.
         table = Table(body=tuple(WeightMapping(name, (name,)) for name in layer.state_dict()))
         read_weights = tables.reader(table, weight_files.find(folder), layer.state_dict(), torch.float32)
         layer.load_state_dict(read_weights(), assign=True)
@@ -116,7 +117,7 @@ def read(
 
 
 def _projection(folder: Path, width: int) -> Dense:
-    """The weight linear.weight of a directory of ColBERT's own code. Raises CheckpointError."""
+    """Read linear.weight of a directory of ColBERT's own code. Raises CheckpointError."""
     weights = weight_files.find(folder)
     stored = weights.stored.get("linear.weight")
     if stored is None or len(stored.shape) != 2 or stored.shape[1] != width or stored.dtype not in tables.FLOATING:
@@ -153,7 +154,7 @@ def _dense(path: Path, settings: dict[str, object], width: int) -> Dense:
 
 def _layer_norm(path: Path, settings: dict[str, object], width: int) -> nn.Module:
     _check_width(path, "dimension", settings.get("dimension"), width)
-    return nn.Sequential(OrderedDict(norm=nn.LayerNorm(width)))  # by the name that its weights have
+    return nn.Sequential(OrderedDict(norm=nn.LayerNorm(width)))  # the name that its weights have in the file
 
 
 def _check_width(path: Path, key: str, value: object, width: int) -> None:

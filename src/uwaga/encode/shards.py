@@ -1,5 +1,7 @@
-"""A file of documents to a parquet file of vectors, shard by shard, by this process, by several, or by a Ray cluster. Any process may encode a
-shard, and encode it again: which documents it has depends on them alone."""
+"""A file of documents to a parquet file of vectors, shard by shard, by this process, by several, or by a Ray cluster.
+
+The documents of a shard depend only on the documents themselves, so that any process may encode a shard, and encode it again.
+"""
 
 import hashlib
 import sys
@@ -19,14 +21,14 @@ if TYPE_CHECKING:
     from uwaga.encode.batches import BatchEncoder
     from uwaga.ops.engine_choice import Choice
 
-# A shard is seconds of work, so that few are lost with a process, and there are enough for many of them. It ends early, by what its last
-# document is, so that after documents that were added, mended or removed the shards are soon the same again.
+# A shard is seconds of work: a process that dies loses few seconds, and there are shards for many processes. The digest of its last document
+# ends a shard early, so that soon after documents that were added, changed or removed, the shards are the same as before.
 SHARD_DOCUMENTS, SHARD_CHARACTERS, _LEAST_CHARACTERS = 512, 1 << 16, 1 << 15
-_ENDS = 4  # of so many documents one may be a shard's last
+_ENDS = 4  # one of so many documents may be the last one of a shard
 
 
 class Group(NamedTuple):
-    """Documents that become one shard. Which they are depends on the documents alone, so that a resumed run has the same."""
+    """The documents of one shard."""
 
     documents: list[Document]
     shard: Shard
@@ -39,26 +41,20 @@ class Group(NamedTuple):
 def groups(
     corpus: Iterable[Document], *, max_documents: int = SHARD_DOCUMENTS, max_characters: int = SHARD_CHARACTERS
 ) -> Iterator[Group]:
-    """The documents in groups, each with its digest. Raises DataError."""
-    group: list[Document] = []
-    size = 0
-    for document in corpus:
-        length = document.length()
-        if group and size + length > max_characters:
-            yield Group(group, Shard(digest(group), len(group)))
-            group, size = [], 0
-        group.append(document)
-        size += length
-        is_end = size >= _LEAST_CHARACTERS and int(digest([document])[:2], 16) % _ENDS == 0
-        if is_end or len(group) == max_documents:
-            yield Group(group, Shard(digest(group), len(group)))
-            group, size = [], 0
-    if group:
-        yield Group(group, Shard(digest(group), len(group)))
+    """Yield the documents in groups, each with its digest. Raises DataError."""
+    from uwaga.encode import preprocessing
+
+    def is_last(document: Document, size: int) -> bool:
+        return size >= _LEAST_CHARACTERS and int(digest([document])[:2], 16) % _ENDS == 0
+
+    for documents in preprocessing.groups(
+        corpus, Document.length, is_last, max_documents=max_documents, max_characters=max_characters
+    ):
+        yield Group(documents, Shard(digest(documents), len(documents)))
 
 
 def digest(documents: Sequence[Document]) -> str:
-    """SHA-256 over ids and texts, each preceded by its length."""
+    """Compute SHA-256 over ids and texts, with the length before each of them."""
     whole = hashlib.sha256()
     for document in documents:
         for part in (document.id or "", document.text):
@@ -68,7 +64,7 @@ def digest(documents: Sequence[Document]) -> str:
 
 
 def batch_of(documents: Sequence[Document]) -> dict[str, Any]:
-    """The columns of a group for a BatchEncoder. What could not be read comes as an empty text, with its own reason."""
+    """Return the columns of a group; a document that cannot be read has a reason and no text."""
     import numpy as np
 
     columns = {
@@ -100,22 +96,26 @@ def encode_file(
     say_engine: Callable[["Choice"], object] = lambda choice: None,
     phrase: Callable[[str], str] = str,
 ) -> str | None:
-    """Write the vectors of documents, or what is missing of them, with a progress bar; say how many documents and tokens there are, or None if it
-    was finished.
+    """Write the missing vectors of documents; return counts, or None if none were missing.
 
     Args:
-        settings: what the vectors depend on besides the documents.
-        limit: so many first documents; None: all.
-        processes: how many encode; None: this one, or of a cluster one for each processor.
-        ray: the address of a cluster, "" for one on this machine; None: none.
+        file: the documents.
+        output: the parquet file.
+        encode: computes the vectors of a group of documents.
+        settings: the other things that the vectors depend on.
+        limit: encode only the first N documents. None: all.
+        processes: the number of processes. None: this process, or one for each processor of a cluster.
+        ray: the address of a cluster; "" starts one on this machine; None uses no cluster.
         timeout: seconds for a shard.
         skip_invalid: leave out and list documents that cannot be encoded.
-        update: encode what is new since the file was finished, and what was left out.
-        say: is told of processes that were replaced.
-        say_engine: is told once what computes the hidden states.
-        phrase: words why a document cannot be encoded.
+        update: encode documents that are new since the file was finished, and documents that were left out.
+        say: receives a message about each process that is replaced.
+        say_engine: receives once what computes the hidden states.
+        phrase: changes the words of a reason why a document cannot be encoded.
 
-    Raises DataError, VectorsError, CheckpointError, WorkerError, OSError; ValueError: options that do not go together.
+    Raises:
+        DataError, VectorsError, CheckpointError, WorkerError, OSError: the documents, the output, the model or a process failed.
+        ValueError: options that contradict each other.
     """
     from uwaga.encode.progress import Progress, bar
     from uwaga.encode.report import COLUMNS
@@ -128,8 +128,8 @@ def encode_file(
             vectors.clear()
             return None
     started = time.perf_counter()
-    documents = tokens = 0  # that are finished, and that the model has read
-    done = earlier = 0.0  # the share of the corpus that is finished, and that of earlier runs
+    documents = tokens = 0  # documents that are finished, and tokens that the model has read
+    done = earlier = 0.0  # the share of the corpus that is finished, and the share of earlier runs
 
     def finish(pending: _Pending, skipped: Sequence[tuple[str, str]], read: int, *, is_earlier: bool = False) -> None:
         nonlocal documents, tokens, done, earlier
@@ -195,10 +195,12 @@ def _to_update(
     *,
     update: bool,
 ) -> list[Shard] | None:
-    """The shards of a finished file that is written again; None if there is nothing to do. made_from, shards, has_same_settings: as
-    `VectorFile.finished`. Raises VectorsError."""
+    """Return the shards of a finished file that needs an update, else None. Raises VectorsError.
+
+    made_from, shards, has_same_settings: as `VectorFile.finished`.
+    """
     if shards is None:
-        # Of a version whose groups were larger and no shards.
+        # The file is of a version that had larger groups and no shards.
         from uwaga.encode import preprocessing
 
         found = [Shard(digest(group), len(group)) for group in preprocessing.groups(documents, Document.length)]
@@ -222,7 +224,7 @@ def _to_update(
 
 
 def _left_out(columns: Mapping[str, Any], phrase: Callable[[str], str]) -> list[tuple[int, str, str]]:
-    """The documents of a shard that cannot be read or encoded: their numbers in it, their places, and why."""
+    """Return number, place and reason of the documents of a shard that have no vector."""
     return [
         (int(columns["document"][row]), columns["place"][row], columns["reason"][row] or phrase(error))
         for row, error in enumerate(columns["error"])
@@ -238,7 +240,7 @@ def _results(
     timeout: float,
     say: Callable[[str], object],
 ) -> _Results:
-    """What each shard becomes, and what computed it."""
+    """Yield the result of each shard, and what computed it."""
     if ray is None and (processes or 1) == 1:
         waiting: deque[_Pending] = deque()
 
@@ -260,12 +262,12 @@ def _results(
 
 
 def _finish(vectors: VectorFile) -> str:
-    """Write the file of all shards; its counts, for a message. Raises OSError, VectorsError."""
+    """Write the file of all shards, and return its counts in words. Raises OSError."""
     from uwaga.encode.report import COLUMNS, Report, Summary
 
     total = Summary()
     for table in vectors.finish():
         columns: dict[str, Any] = {name: table[name].to_numpy() for name in COLUMNS}
-        total = total.plus(Report(**columns).summary)
+        total = Summary(*map(sum, zip(total, Report(**columns).summary, strict=True)))
     skipped = sum(shard.documents for shard in vectors.order) - total.documents
     return f"{total}; skipped: {skipped:,}, listed in {vectors.skipped_path}" if skipped else str(total)

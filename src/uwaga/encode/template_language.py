@@ -1,14 +1,15 @@
-"""Chat templates of strangers, as transformers computes them: in jinja2's sandbox, which here has a budget and a list of what may be used.
+"""Chat templates of strangers, as transformers computes them: in jinja2's sandbox, here with a budget and a list of what may be used.
 
-transformers compiles a template to Python and runs it in jinja2's sandbox, which bounds neither time nor memory. Here the same sandbox
-runs it, and every step costs something: before a template is compiled, each of its loops, macros and operations gets a filter that pays for it. So a
-template ends within bounds that follow from the length of its texts. What is not in the tables below is refused by name when it is
-reached, and so is what has another result on another day.
+transformers compiles a template to Python and runs it in jinja2's sandbox, which bounds neither time nor memory. Here the same sandbox runs
+it, and each step has a price: before a template is compiled, each loop, macro and operation gets a filter that pays. So a template ends
+within bounds that follow from the length of its texts. What is not in the tables below raises TemplateFault when it is reached, and so does
+a function with another result on another day.
 """
 
 import json
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, MappingView, ValuesView
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Never
 
 import jinja2
@@ -22,16 +23,17 @@ from jinja2.visitor import NodeTransformer
 
 from uwaga._base.terminal import printable
 
-# A rendering may evaluate so many nodes and items, and one more for 8 characters of its texts.
+# Nodes and items that a rendering may evaluate, with one more for 8 characters of its texts.
 _STEPS = 2**16
-# It may create strings of so many characters in all, and 32 times its texts. To search a string counts as a 16th of it.
+# Characters of all strings that it may create, with 32 times its texts. A search of a string costs a 16th of its length.
 _CREATED, _CREATED_PER_CHARACTER, _SCANNED = 2**18, 32, 16
-# The result may have so many characters, and 4 times its texts.
+# Characters that the result may have, with 4 times its texts.
 _OUTPUT, _OUTPUT_PER_CHARACTER = 2**16, 4
-# Nodes inside of each other: jinja2 takes several of Python's 1,000 frames for each.
+# Nodes inside each other: jinja2 takes several of Python's 1,000 frames for each.
 _DEPTH = 100
 _INTEGERS = 2**63
 _MAX_INDENT = 8
+_ERRORS = (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, AttributeError, NameError, ValueError)
 
 _METHODS: dict[type, set[str]] = {
     str: {
@@ -46,14 +48,14 @@ _METHODS: dict[type, set[str]] = {
 _LOOP = {
     "cycle", "depth", "depth0", "first", "index", "index0", "last", "length", "nextitem", "previtem", "revindex", "revindex0",
 }  # fmt: skip
-# Of jinja2. Those of numbers would format a string.
+# jinja2's tests.
 _TESTS = (
     "defined", "undefined", "none", "boolean", "false", "true", "integer", "float", "number", "string", "mapping", "sequence", "iterable",
     "lower", "upper", "in", "odd", "even", "divisibleby",
     "==", "eq", "equalto", "!=", "ne", "<", "lt", "lessthan", "<=", "le", ">", "gt", "greaterthan", ">=", "ge",
 )  # fmt: skip
-_OF_NUMBERS = {"odd", "even", "divisibleby"}
-# Of jinja2, with results about as long as their values.
+_OF_NUMBERS = {"odd", "even", "divisibleby"}  # they compute %, which would format a string
+# Filters of jinja2 whose results are about as long as their values.
 _FILTERS: dict[str, Callable[..., Any]] = {
     "abs": abs, "capitalize": filters.do_capitalize, "count": len, "d": filters.do_default, "default": filters.do_default,
     "dictsort": filters.do_dictsort, "float": filters.do_float, "int": filters.do_int, "items": filters.do_items, "length": len,
@@ -61,34 +63,38 @@ _FILTERS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 # Filters and tests that make a string of any value first.
 _OF_TEXTS = {"capitalize", "lower", "title", "upper"}
-# Of jinja2, which take the items of a value one after another, and call filters, tests and `getitem` of the environment for each.
+# Filters of jinja2 that take the items of a value one by one, and call filters, tests and `getitem` of the environment for each.
 _OF_ITEMS = ("map", "select", "reject", "selectattr", "rejectattr")
 _REFUSED_FUNCTIONS = ("strftime_now", "lipsum", "cycler", "joiner")
-# Nodes that are computed; a subclass counts as its class. In the place of any other statement stands its refusal.
+# Statements that are computed, and their subclasses. Any other statement is replaced by an error.
 _STATEMENTS = (
     nodes.Output, nodes.For, nodes.If, nodes.Macro, nodes.With, nodes.Assign, nodes.AssignBlock, nodes.Scope, nodes.Break, nodes.Continue,
 )  # fmt: skip
-# The names of filters that pay. A template cannot write them as filters, since they have spaces, and `call_filter` refuses them as strings.
+# Names of filters that pay. A template cannot write them as filters, since they have spaces, and `call_filter` rejects them as strings.
 _PRICES = _SPENT, _ITEMS, _WALKED, _MADE, _JOINED, _REFUSED = tuple(f"a price: {n}" for n in range(6))
 
 
 class TemplateFault(ValueError):
-    """A template that is not valid, not evaluated here, beyond its bounds, or that raises. The message begins with a verb."""
+    """A template that fails or exceeds its bounds. The message begins with a verb."""
 
 
 def _refuse(what: str) -> Never:
     raise TemplateFault(f"{what}, which is not evaluated")
 
 
+def _refuse_call(name: str, *_: Any, **__: Any) -> Never:
+    _refuse(f"calls {name}")
+
+
 class Unknown(jinja2.StrictUndefined):
-    """A variable whose value is not known; a template that reads it is refused."""
+    """A variable whose value is unknown; a template that reads it raises TemplateFault."""
 
     def __init__(self, reason: str, name: str) -> None:
         super().__init__(f"reads {name}, and {reason}", name=name, exc=TemplateFault)  # type: ignore[arg-type]
 
 
 class Template:
-    """A template that is parsed and compiled. Raises TemplateFault."""
+    """A parsed and compiled template. Raises TemplateFault."""
 
     def __init__(self, source: str) -> None:
         try:
@@ -98,17 +104,17 @@ class Template:
             self._names = {name_node.name for name_node in root.find_all(nodes.Name)}
             self._price = _price(root)
             self._compiled = _ENVIRONMENT.from_string(_Priced().visit(root).set_environment(_ENVIRONMENT))
+        except TemplateFault:
+            raise
         except (jinja2.TemplateError, RecursionError, MemoryError, SyntaxError, ValueError) as error:
-            if isinstance(error, TemplateFault):
-                raise
             raise TemplateFault(f"cannot be parsed: {printable(str(error))}") from error
 
     def reads(self, name: str) -> bool:
-        """Whether the name of a variable is in it."""
+        """Whether the template has a variable of this name."""
         return name in self._names
 
     def render(self, variables: Mapping[str, Any]) -> str:
-        """What transformers' apply_chat_template makes of it. Raises TemplateFault."""
+        """Render the template as transformers' apply_chat_template. Raises TemplateFault."""
         texts = _characters(dict(variables))
         left = _OUTPUT + _OUTPUT_PER_CHARACTER * texts
         budget = _Budget(texts)
@@ -122,19 +128,11 @@ class Template:
                 pieces.append(piece)
             result = "".join(pieces)
             result.encode()
+        except TemplateFault:
+            raise
         except RecursionError:
             raise TemplateFault("has values or calls inside of each other too deep") from None
-        except (
-            jinja2.TemplateError,
-            ArithmeticError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            NameError,
-            ValueError,
-        ) as error:
-            if isinstance(error, TemplateFault):
-                raise
+        except _ERRORS as error:
             raise TemplateFault(f"cannot be rendered: {printable(str(error))}") from error
         finally:
             _BUDGET.reset(token)
@@ -142,16 +140,15 @@ class Template:
 
 
 def _characters(value: Any) -> int:
-    """The characters of all strings in a value."""
+    """Count the characters of all strings in a value."""
     if isinstance(value, dict):
         return _characters([*value, *value.values()])
     return len(value) if isinstance(value, str) else sum(map(_characters, value)) if isinstance(value, list) else 0
 
 
-# What is left for a rendering.
-
-
 class _Budget:
+    """What a rendering may still spend."""
+
     def __init__(self, texts: int) -> None:
         self._steps, self._created = _STEPS + texts // 8, _CREATED + _CREATED_PER_CHARACTER * texts
 
@@ -164,8 +161,10 @@ class _Budget:
             raise TemplateFault("makes longer strings than its texts allow")
 
     def walk(self, *values: Any, is_text: bool = False) -> int:
-        """Pay for all that is inside of values, before they are searched, compared, hashed or written; its characters. With is_text,
-        refuse what has no text that is the same every time."""
+        """Pay for all that is inside values before they are searched; return their characters.
+
+        With is_text, reject a value whose text is not the same every time.
+        """
         waiting, characters = list(values), 0
         while waiting:
             value = waiting.pop()
@@ -187,19 +186,19 @@ class _Budget:
         return characters
 
     def text(self, value: Any) -> str:
-        """str(value)."""
+        """Return str(value)."""
         if not isinstance(value, str):
             self.pay(0, 4 * self.walk(value, is_text=True))
         return str(value)
 
     def items(self, value: Any, steps: int = 1, characters: int = 0) -> Iterator[Any]:
-        """The items of a value, each for a price."""
+        """Yield the items of a value, and pay for each."""
         for item in value:
             self.pay(steps, characters)
             yield item
 
     def made(self, value: Any) -> Any:
-        """A value that was computed from others of about its length."""
+        """Pay for a value that was computed from others of about its length, and return it."""
         if isinstance(value, str):
             self.pay(0, len(value))
         elif isinstance(value, list | tuple):
@@ -220,24 +219,21 @@ class _Budget:
         return text.replace(old, new, count)
 
     def called(self, value: Any, name: str, *arguments: Any, **named: Any) -> Any:
-        """A method of a string, list, tuple or dict, whose result is not longer than it."""
+        """Call a method of a string, list, tuple or dict whose result is not longer than the value."""
         self.walk(None if isinstance(value, dict) else value, *arguments, *named.values())
         if isinstance(value, str):
             if "split" in name:
                 self.pay(0, 8 * len(value))  # each part has a header
             if name in ("strip", "lstrip", "rstrip", "rfind", "rsplit") and arguments and isinstance(arguments[0], str):
-                self.pay(0, len(value) * len(arguments[0]) // _SCANNED)  # the time that they may take
+                self.pay(0, len(value) * len(arguments[0]) // _SCANNED)  # these methods may take so much time
         return self.made(getattr(value, name)(*arguments, **named))
 
 
 _BUDGET: ContextVar[_Budget] = ContextVar("_BUDGET")
 
 
-# Before a template is compiled: what it costs.
-
-
 def _check(root: nodes.Node) -> None:
-    """Raises TemplateFault: the template is nested too deeply, or has a number that is too long."""
+    """Raise TemplateFault if the template is nested too deeply, or has a long number."""
     level = [root]
     for _ in range(_DEPTH):
         level = [child for node in level for child in node.iter_child_nodes()]
@@ -251,7 +247,7 @@ def _check(root: nodes.Node) -> None:
 
 
 def _price(*roots: nodes.Node) -> tuple[int, int]:
-    """The steps and characters of one evaluation of some nodes, without those of loops and macros, which pay by themselves."""
+    """Count steps and characters of nodes without loops and macros, which pay themselves."""
     steps, characters, waiting = 0, 0, list(roots)
     while waiting:
         node = waiting.pop()
@@ -269,7 +265,7 @@ def _paying(node: Any, name: str, *arguments: int | str) -> nodes.Filter:
 
 
 class _Priced(NodeTransformer):
-    """The template whose loops, macros and operations pay, and in which what is not evaluated raises."""
+    """Make loops, macros and operations of a template pay, and other statements raise."""
 
     def generic_visit(self, node: nodes.Node, *_: Any, **__: Any) -> nodes.Node:
         if isinstance(node, nodes.Stmt) and not isinstance(node, (*_STATEMENTS, nodes.ExprStmt)):
@@ -315,7 +311,7 @@ class _Priced(NodeTransformer):
 
 
 class _Generation(Extension):
-    """transformers' tag {% generation %}, which marks what an assistant says: a scope of its own."""
+    """transformers' tag {% generation %}, which is a scope of its own."""
 
     tags = {"generation"}  # noqa: RUF012  # as jinja2 declares it
 
@@ -324,11 +320,8 @@ class _Generation(Extension):
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
-# While it runs: what it may use.
-
-
 class _Function:
-    """What a template may call besides macros: a global of `_ENVIRONMENT`, or a method of a value."""
+    """A function that a template may call: a global, or a method of a value."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run
@@ -359,7 +352,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().call(context, called, *arguments, **named)
 
     def call_filter(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """A filter that the template names by a string, as in map("upper")."""
+        """Call a filter that the template names by a string, as in map("upper")."""
         if name in _PRICES:
             _refuse(f"has the filter {name}")
         return super().call_filter(name, *arguments, **named)
@@ -371,7 +364,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return self._member(obj, argument, attributes_first=False)
 
     def _member(self, value: Any, name: Any, *, attributes_first: bool) -> Any:
-        """value.name or value[name]: jinja2 looks for an attribute and for an item, in one order or the other."""
+        """Return value.name or value[name]: jinja2 tries both, in one of two orders."""
         budget = _BUDGET.get()
         if isinstance(value, Namespace) and not str(name).startswith("_"):
             return getattr(value, name, Undefined(obj=value, name=name))
@@ -397,7 +390,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 class _Known(dict[str, Callable[..., Any]]):
-    """Filters or tests by name. What is not there refuses when it is used."""
+    """Filters or tests by name. Any other name raises TemplateFault when it is used."""
 
     def __missing__(self, name: str) -> Callable[..., Any]:
         what = "filter" if "trim" in self else "test"
@@ -407,8 +400,12 @@ class _Known(dict[str, Callable[..., Any]]):
         return self[name]
 
 
-def _filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _priced(name: str, function: Any) -> Callable[..., Any]:
+    """Return a filter or a test that pays."""
+
     def priced(value: Any, *arguments: Any, **named: Any) -> Any:
+        if name in _OF_NUMBERS and not isinstance(value, int | float):
+            _refuse(f"has the test {name} of {_kind(value)}")
         budget = _BUDGET.get()
         value = budget.text(value) if name in _OF_TEXTS else value
         budget.walk(value, *arguments, *named.values())
@@ -426,20 +423,6 @@ def _item_filter(name: str) -> Callable[..., Any]:
         budget = _BUDGET.get()
         budget.pay(len(arguments) + len(named))
         return function(context, budget.items(value or ()), *arguments, **named)
-
-    return priced
-
-
-def _test(name: str) -> Callable[..., Any]:
-    function: Any = tests.TESTS[name]
-
-    def priced(value: Any, *arguments: Any, **named: Any) -> Any:
-        if name in _OF_NUMBERS and not isinstance(value, int | float):
-            _refuse(f"has the test {name} of {_kind(value)}")
-        budget = _BUDGET.get()
-        value = budget.text(value) if name in _OF_TEXTS else value
-        budget.walk(value, *arguments, *named.values())
-        return function(value, *arguments, **named)
 
     return priced
 
@@ -475,7 +458,7 @@ def _tojson(
         raise TemplateFault(f"has tojson with an indent that is not from 0 to {_MAX_INDENT}")
     budget = _BUDGET.get()
     budget.walk(x)
-    # In Python, not in C: each piece is paid for before the next is made.
+    # In Python and not in C, so that each piece is paid for before the next one is made.
     encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     return "".join([budget.made(piece) for piece in encoder.iterencode(x)])
 
@@ -486,7 +469,7 @@ def _walked(value: Any) -> Any:
 
 
 _OWN: dict[str, Callable[..., Any]] = {
-    **{name: _filter(name, function) for name, function in _FILTERS.items()},
+    **{name: _priced(name, function) for name, function in _FILTERS.items()},
     **{name: _item_filter(name) for name in _OF_ITEMS},
     "first": _first, "last": _last, "join": _join, "replace": _replace, "tojson": _tojson,
     "list": lambda value: list(_BUDGET.get().items(value)),
@@ -503,7 +486,7 @@ _OWN: dict[str, Callable[..., Any]] = {
 
 @pass_context
 def _written(context: Context, value: Any) -> str:
-    """The text of a value in the result. With a context, so that jinja2 computes none when it compiles."""
+    """Return the text of a value; with the context, jinja2 cannot call this when it compiles."""
     budget = _BUDGET.get()
     return str(budget.made(budget.text(value)))
 
@@ -518,24 +501,20 @@ def _raise(message: Any) -> Never:
     raise TemplateFault(f"raises {printable(_BUDGET.get().text(message)[:1000])!r}")
 
 
-def _refused_function(name: str) -> _Function:
-    return _Function(lambda *_, **__: _refuse(f"calls {name}"))
-
-
 def _kind(value: Any) -> str:
     return "a " + ("value of no kind" if value is None else type(value).__name__.lstrip("_").lower())
 
 
-# As transformers makes it. Not optimised: jinja2 would compute constants when it compiles, without a price.
+# With the settings of transformers, but not optimised: jinja2 would compute constants when it compiles, without a price.
 _ENVIRONMENT = _Environment(
     trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], optimized=False, finalize=_written
 )
 _ENVIRONMENT.filters = _Known(_OWN)
-_ENVIRONMENT.tests = _Known({name: _test(name) for name in _TESTS})  # type: ignore[assignment]
+_ENVIRONMENT.tests = _Known({name: _priced(name, tests.TESTS[name]) for name in _TESTS})  # type: ignore[assignment]
 _ENVIRONMENT.globals = {
     "range": _Function(safe_range),
     "dict": _Function(_dict),
     "namespace": _Function(lambda *arguments, **named: Namespace(_dict(*arguments, **named))),
     "raise_exception": _Function(_raise),
-    **{name: _refused_function(name) for name in _REFUSED_FUNCTIONS},
+    **{name: _Function(partial(_refuse_call, name)) for name in _REFUSED_FUNCTIONS},
 }

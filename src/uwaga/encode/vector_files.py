@@ -1,18 +1,19 @@
-"""Files of vectors, as `uwaga encode` writes them: shards in a folder beside the parquet file, which are joined to it when all are finished.
+"""Files of vectors, as `uwaga encode` writes them: shards in a folder next to the parquet file, which is joined from them at the end.
 
     vectors.parquet.parts/.uwaga              marks the folder as made by uwaga, so that it may be removed
-    vectors.parquet.parts/lock                held while a command writes here
-    vectors.parquet.parts/settings.json       what the vectors depend on besides the documents
+    vectors.parquet.parts/lock                locked while a command writes here
+    vectors.parquet.parts/settings.json       what the vectors depend on, without the documents
     vectors.parquet.parts/DIGEST.arrow        a shard, named by the digest of its documents, which its metadata has too
-    vectors.parquet.parts/DIGEST.sha256       its size in bytes and its SHA-256, written after it: the shard is finished
-    vectors.parquet                           all shards in the documents' order, when all are finished; the folder is removed then
+    vectors.parquet.parts/DIGEST.sha256       the shard's size in bytes and its SHA-256; the shard is finished when this exists
+    vectors.parquet                           all shards in the documents' order; the folder is removed then
     vectors.parquet.skipped.jsonl             documents that were left out: a line of place and reason for each
 
-Each of these files is written atomically. A shard depends on its documents and the settings alone, whoever computes it and how often, so that
-the file has the same bytes by any number of processes and however often the work was interrupted; documents that are added or mended
-leave the shards of the others as they are. The settings may change as messages advise: overflow from "error" to another, and to
-skip_invalid. Documents that have vectors have the same ones then, and shards that left documents out are encoded again. Whenever a shard is read, to resume or to join, its bytes are compared with its SHA-256.
-One without a SHA-256 is not finished. Shards of versions that numbered them are encoded again.
+Each of these files is written atomically. A shard depends only on its documents and the settings, so that the file has the same bytes after
+any interruptions and with any number of processes. Documents that are added or changed leave the shards of other documents as they are.
+
+The settings may change as messages advise: overflow from "error" to another value, and to skip_invalid. Vectors stay the same then, and
+shards that left documents out are encoded again. Each time a shard is read, its bytes are compared with its SHA-256. Shards of versions that
+numbered them are encoded again.
 """
 
 import hashlib
@@ -31,8 +32,7 @@ from uwaga._base.durable import atomic_replace
 if TYPE_CHECKING:
     import pyarrow
 
-# Shards are joined to row groups of at least so many rows: smaller ones are slow to read.
-_ROWS = 16_384
+_ROWS = 16_384  # rows of a row group at least, since smaller groups are slow to read
 _KEY = b"uwaga"
 _NO_SHARD = "is damaged: its metadata has no digest and number of documents"
 _AGAIN = "remove it, and run the command again"
@@ -44,7 +44,7 @@ _NAMES = re.compile(rf"{re.escape(_LOCK)}|{re.escape(_SETTINGS)}|{re.escape(_WHO
 
 
 class VectorsError(ValueError):
-    """Existing vectors were made with other options or from other documents, or vectors cannot be written."""
+    """Vectors cannot be written, or existing ones have other options or documents."""
 
 
 class Shard(NamedTuple):
@@ -57,11 +57,11 @@ class Shard(NamedTuple):
 
 
 class VectorFile:
-    """A parquet file of vectors that is written shard by shard, in any order, and resumed where that was interrupted.
+    """A parquet file of vectors, written shard by shard in any order, and resumed.
 
     Args:
-        path: of the parquet file.
-        settings: what the vectors depend on besides the documents; values of JSON by name.
+        path: path of the parquet file.
+        settings: what the vectors depend on, without the documents; values of JSON by name.
 
     Raises:
         VectorsError: vectors with other settings exist, another command is writing, or the folder cannot be used.
@@ -71,17 +71,19 @@ class VectorFile:
         self.path, self._settings = path, dict(settings)
         self._folder = path.with_name(path.name + ".parts")
         self.skipped_path = path.with_name(path.name + ".skipped.jsonl")
-        self.order: list[Shard] = []  # that of the documents
-        self._left_out: dict[int, Sequence[tuple[str, str]]] = {}  # places and reasons, by the shard's number in it
-        self._rows: dict[str, int] = {}  # of the shards that are finished, by digest
+        self.order: list[Shard] = []  # the shards in the documents' order
+        self._left_out: dict[int, Sequence[tuple[str, str]]] = {}  # places and reasons, by the shard's index in `order`
+        self._rows: dict[str, int] = {}  # rows of the finished shards, by digest
         self._earlier: _Earlier | None = None
         self._lock = ExitStack()
         self._is_removed = False
 
     def finished(self) -> tuple[str, list[Shard] | None, bool] | None:
-        """The documents that a finished file was made of, or None if there is no file. Raises VectorsError.
+        """Return what a finished file was made of, or None if there is no file. Raises VectorsError.
 
-        Returns their digest, the shards (None if the file's version did not list them), and whether the settings are the same."""
+        The result is the digest of the documents, the shards (None if the file's version did not list them), and whether the settings are
+        the same.
+        """
         from pyarrow import ArrowException, parquet
 
         from uwaga._base.options import Count, ListOf, OptionError, Text, read
@@ -101,8 +103,10 @@ class VectorFile:
         raise VectorsError(f"{self.path} {_NOT_OURS}")
 
     def begin(self, earlier: Sequence[Shard] | None = None) -> None:
-        """Lock the folder. earlier: the shards of the finished file, which is replaced and whose vectors are taken; None: there is no file.
-        Raises VectorsError, CheckpointError, OSError."""
+        """Lock the folder. Raises VectorsError, CheckpointError, OSError.
+
+        earlier: the shards of a finished file, whose vectors are used and which is replaced; None if there is no file.
+        """
         with ExitStack() as held:
             try:
                 durable.ensure_marked_folder(self._folder)
@@ -131,7 +135,7 @@ class VectorFile:
             file.write(json.dumps(self._settings, sort_keys=True, indent=2).encode())
 
     def _forget_left_out(self) -> None:
-        """Shards that left documents out are not finished any more. Raises VectorsError."""
+        """Mark the shards that left documents out as not finished. Raises VectorsError."""
         for path in self._folder.glob("*.arrow"):
             checksum = _checksum_path(path)
             if os.path.lexists(checksum) and (_metadata(self._read(path).schema) or {}).get("skipped"):
@@ -141,12 +145,16 @@ class VectorFile:
         return next(self._folder.glob("*.arrow"), None) is not None
 
     def expect(self, shard: Shard) -> None:
-        """The next shard of the documents' order."""
+        """Add the next shard of the documents' order."""
         self.order.append(shard)
 
     def stored(self, shard: Shard) -> list[tuple[int, str]] | None:
-        """The documents that a finished shard left out, by number and reason; None if the shard is not finished. Raises VectorsError: the
-        shard is damaged."""
+        """Return number and reason of documents that a shard left out; None: not finished.
+
+        Raises VectorsError: the shard is damaged.
+        """
+        from uwaga._base.options import Count, ListOf, OptionError, Text, read
+
         if self._earlier is not None and shard.digest in self._earlier.places:
             self._rows[shard.digest] = self._earlier.places[shard.digest][1]
             return []
@@ -154,16 +162,19 @@ class VectorFile:
         if not path.exists() or not os.path.lexists(_checksum_path(path)):
             return None
         table = self._read(path)
-        skipped = _skipped(_metadata(table.schema), shard)
-        if skipped is None:
-            raise VectorsError(f"{path} {_NO_SHARD}; {_AGAIN}")
-        self._rows[shard.digest] = len(table)
-        return skipped
+        match _metadata(table.schema):
+            case {"digest": shard.digest, "documents": shard.documents, **others}:
+                with suppress(OptionError):
+                    skipped: list[tuple[int, str]] = read(ListOf[tuple[Count, Text]], others.get("skipped", []))
+                    if all(number < shard.documents for number, _ in skipped):
+                        self._rows[shard.digest] = len(table)
+                        return skipped
+        raise VectorsError(f"{path} {_NO_SHARD}; {_AGAIN}")
 
     def add(
         self, shard: Shard, columns: Mapping[str, Any], vectors: Any, skipped: Sequence[tuple[int, str]] = ()
     ) -> None:
-        """Write a shard. columns: `document` counts within it. skipped: as `stored` has them. Raises OSError."""
+        """Write a shard, in which `document` counts from 0. skipped: as `stored`. Raises OSError."""
         import pyarrow as pa
 
         flat = pa.array(vectors.reshape(-1))
@@ -176,7 +187,7 @@ class VectorFile:
         with pa.ipc.new_file(content, table.schema) as writer:
             writer.write_table(table)
         written = content.getvalue()
-        if path.exists():  # or a kill between the two would leave a shard that its checksum does not fit
+        if path.exists():  # a kill between the two writes must not leave a shard with the checksum of another
             durable.remove_files(self._folder, [_checksum_path(path).name])
         with atomic_replace(path) as file:
             file.write(written)
@@ -184,11 +195,11 @@ class VectorFile:
             file.write(f"{len(written)} {hashlib.sha256(written).hexdigest()}\n".encode())
 
     def leave_out(self, number: int, skipped: Sequence[tuple[str, str]]) -> None:
-        """List documents of a shard, by its number in the order, as left out: their places, and why."""
+        """Record place and reason of documents that a shard left out, by its number in `order`."""
         self._left_out[number] = skipped
 
     def finish(self) -> Iterator["pyarrow.Table"]:
-        """Join the shards to the parquet file; yields its row groups as they are written. Raises OSError, VectorsError."""
+        """Join the shards to the parquet file, and yield row groups. Raises OSError, VectorsError."""
         from pyarrow import parquet
 
         first = self._first_with_rows()
@@ -215,7 +226,7 @@ class VectorFile:
         self._remove()
 
     def leave(self) -> None:
-        """Unlock the folder; without a finished shard it is removed."""
+        """Unlock the folder, and remove it if it has no finished shard."""
         if self._earlier is not None:
             self._earlier.close()
         if not self._is_removed and not self._has_shards():
@@ -226,7 +237,7 @@ class VectorFile:
         """Remove the folder of a finished file, if uwaga made it and no other command is writing."""
         if os.path.lexists(self._folder) and durable.is_uwaga_folder(self._folder):
             if not any(self._folder.iterdir()):
-                # A removal was interrupted at its last step. A lock in a folder without a mark would make it a stranger's.
+                # A removal was interrupted at its last step. A lock would make the folder look like one that uwaga did not make.
                 self._remove()
                 return
             with suppress(BlockingIOError):
@@ -235,19 +246,19 @@ class VectorFile:
             self._unlock()
 
     def _remove(self) -> None:
-        with suppress(OSError):  # a folder that is left does no harm
+        with suppress(OSError):  # a folder that remains does no harm
             self._is_removed = True
             durable.remove_folder(self._folder, _NAMES)
 
     def _unlock(self) -> None:
         self._lock.close()
-        # On Windows the lock is a file that stays until it is closed, and then unless another command has opened it.
+        # On Windows the lock is a file that exists until it is closed, and longer if another command has opened it.
         if self._is_removed and sys.platform == "win32":
             with suppress(OSError):
                 durable.remove_folder(self._folder, re.compile(re.escape(_LOCK)))
 
     def _first_with_rows(self) -> "pyarrow.Table":
-        """Raises VectorsError: every document was left out."""
+        """Return the first table that has rows. Raises VectorsError: all documents were left out."""
         result = next((table for table in self._tables() if len(table)), None)
         if result is None:
             count = sum(shard.documents for shard in self.order)
@@ -257,7 +268,7 @@ class VectorFile:
         return result
 
     def _write_skipped(self) -> None:
-        """The list of all documents that were left out, if there are any."""
+        """Write the list of documents that were left out, if there are any."""
         entries = [entry for number in sorted(self._left_out) for entry in self._left_out[number]]
         if not entries and not (self._earlier is not None and os.path.lexists(self.skipped_path)):
             return
@@ -266,7 +277,7 @@ class VectorFile:
                 file.write((json.dumps(dict(zip(("place", "reason"), entry, strict=True))) + "\n").encode())
 
     def _tables(self) -> Iterator["pyarrow.Table"]:
-        """The table of each shard, in order; `document` counts within the shard."""
+        """Yield the table of each shard, in order; `document` counts within the shard."""
         for shard in self.order:
             if self._earlier is not None and shard.digest in self._earlier.places:
                 yield self._earlier.table(shard.digest)
@@ -302,7 +313,7 @@ class VectorFile:
         return self._folder / f"{shard.digest}.arrow"
 
     def _compare(self, theirs: Mapping[str, object], place: Path, what: str, way_out: str) -> None:
-        """Raises VectorsError, which lists the settings that differ, and says what can be done."""
+        """Raise VectorsError if settings differ, with their values and what to do."""
         may_change = {"skip_invalid"} if theirs.get("skip_invalid") is None else set()
         if theirs.get("overflow") == "error":
             may_change |= {"overflow", "overlap"}
@@ -314,7 +325,7 @@ class VectorFile:
 
 
 class _Earlier:
-    """The shards of a finished file, which has these now too, but those that left documents out. Raises VectorsError."""
+    """The shards of a finished file that left no documents out. Raises VectorsError."""
 
     def __init__(self, path: Path, shards: Sequence[Shard]) -> None:
         from pyarrow import parquet
@@ -349,7 +360,7 @@ class _Earlier:
             raise VectorsError(f"{self._path} is damaged: {error}; move it away, and run the command again") from error
 
     def table(self, digest: str) -> "pyarrow.Table":
-        """The table of one shard; `document` counts within the shard."""
+        """Return the table of one shard; `document` counts within the shard."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -363,7 +374,7 @@ class _Earlier:
                     parts.append(self._row_group(number).slice(low - first, high - low))
                 first += count
             table = pa.concat_tables(parts) if parts else self._row_group(0).slice(0, 0)
-            # Without what Parquet adds to a schema: the file that is written is that of vectors that were encoded just now.
+            # Without what Parquet adds to a schema, so that the new file has the bytes of vectors that were encoded now.
             columns = {name: table[name].combine_chunks() for name in table.column_names}
             width = _width(self._path, table.schema)
             columns["vector"] = pa.FixedSizeListArray.from_arrays(columns["vector"].flatten(), width)
@@ -381,24 +392,12 @@ class _Earlier:
         self._open.close()
 
 
-def _skipped(described: object, shard: Shard) -> list[tuple[int, str]] | None:
-    """Return the documents that a shard's metadata lists as left out; None if the metadata is invalid or of another shard."""
-    from uwaga._base.options import Count, ListOf, OptionError, Text, read
-
-    match described:
-        case {"digest": shard.digest, "documents": shard.documents, **others}:
-            with suppress(OptionError):
-                skipped: list[tuple[int, str]] = read(ListOf[tuple[Count, Text]], others.get("skipped", []))
-                return skipped if all(number < shard.documents for number, _ in skipped) else None
-    return None
-
-
 def _checksum_path(shard: Path) -> Path:
     return shard.with_suffix(".sha256")
 
 
 def _checked(shard: Path) -> bytes:
-    """The bytes of a shard. Raises OSError, and ValueError if they are not those of its SHA-256."""
+    """Read the bytes of a shard. Raises OSError; ValueError: they have another SHA-256."""
     match = re.fullmatch(rb"([0-9]{1,15}) ([0-9a-f]{64})\n", untrusted.read_file(_checksum_path(shard), 81))
     if match is None:
         raise ValueError(f"{_checksum_path(shard).name} has no size and SHA-256")
@@ -409,7 +408,7 @@ def _checked(shard: Path) -> bytes:
 
 
 def check_output(path: Path, suffix: str) -> None:
-    """Raises VectorsError: a name with another ending, or no folder."""
+    """Raise VectorsError if a name has another ending, or its folder does not exist."""
     wrong = "" if path.parent.is_dir() else f"there is no folder {path.parent}"
     if path.suffix != suffix:
         wrong = f"the name must end in {suffix}"
@@ -418,7 +417,7 @@ def check_output(path: Path, suffix: str) -> None:
 
 
 def check_numpy(path: Path) -> None:
-    """Raises VectorsError: as `check_output`, or a file that is no array of vectors."""
+    """Raise VectorsError as `check_output`, or if the file exists and is no NumPy array."""
     check_output(path, ".npy")
     if os.path.lexists(path):
         try:
@@ -431,17 +430,14 @@ def check_numpy(path: Path) -> None:
 
 
 def write_numpy(vectors: Path, path: Path) -> int:
-    """The vectors of a finished file as a NumPy array (documents, width) of float32, row by row; returns the number of rows. Raises
-    VectorsError."""
+    """Write vectors as a NumPy array (rows, width) of float32; return rows. Raises VectorsError."""
     from numpy.lib import format as numpy_format
     from pyarrow import ArrowException, parquet
 
     try:
         with untrusted.open_regular(vectors) as raw, parquet.ParquetFile(raw) as file, atomic_replace(path) as out:
             rows, width = file.metadata.num_rows, _width(vectors, file.schema_arrow)
-            if (
-                4 * rows * width > os.fstat(raw.fileno()).st_size
-            ):  # they are stored as they are: this is no file of ours
+            if 4 * rows * width > os.fstat(raw.fileno()).st_size:  # our files store vectors without compression
                 raise VectorsError(f"{vectors} is damaged: it is too small for {rows:,} vectors of {width:,} numbers")
             header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
             numpy_format.write_array_header_1_0(out, header)
@@ -456,7 +452,7 @@ def write_numpy(vectors: Path, path: Path) -> int:
 
 
 def _width(path: Path, schema: "pyarrow.Schema") -> int:
-    """The width of the column of vectors. Raises VectorsError."""
+    """Return the width of the column of vectors. Raises VectorsError."""
     import pyarrow as pa
 
     index = schema.get_field_index("vector")
@@ -467,7 +463,7 @@ def _width(path: Path, schema: "pyarrow.Schema") -> int:
 
 
 def _metadata(schema: "pyarrow.Schema") -> Any:
-    """Our metadata of a file; None if it has none, or if it is not JSON."""
+    """Return our metadata of a file; None if it has no such metadata, or if that is not JSON."""
     try:
         return untrusted.parse_json((schema.metadata or {})[_KEY])
     except (KeyError, ValueError, RecursionError):
@@ -475,5 +471,5 @@ def _metadata(schema: "pyarrow.Schema") -> Any:
 
 
 def digest_of_shards(shards: Sequence[Shard]) -> str:
-    """The digest of all documents, from those of the shards."""
+    """Compute the digest of all documents from the digests of the shards."""
     return hashlib.sha256("".join(shard.digest for shard in shards).encode()).hexdigest()

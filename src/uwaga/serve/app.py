@@ -46,32 +46,29 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES = 1 << 15  # URL and headers of a request
 _CHUNK = 1 << 16  # bytes of a response that are sent at once
 _READERS = 2  # threads that parse and tokenize requests; the tokenizer works outside of Python's lock
-# Bytes of a body that has a thread of its own kind, so that seconds of its tokenizer hold up no small one.
-_LARGE = 1 << 18
+_LARGE = 1 << 18  # bytes of a body that another thread reads, so that no small body waits for seconds of its tokenizer
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _STYLE = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}pre{overflow:auto;padding:.75rem;border:1px solid}"
 _LOG = logging.getLogger("uwaga.serve")
 T = TypeVar("T")
-
-
-# A request that is checked and tokenized: what is computed for it, and from the rows of each job to the JSON of the response in pieces.
+# The jobs of a request that is checked and tokenized, and a function from their rows to the JSON of the response, in pieces.
 Prepared = tuple[list[Job], Callable[[Sequence[np.ndarray]], Iterable[bytes]]]
 
 
 class Service:
-    """The state that the endpoints share. It belongs to one event loop, except `prepare`, which reads requests in threads.
+    """The state of the endpoints, which belongs to one event loop; threads call `prepare`.
 
     Args:
         model: computes vectors and ranks.
         name: the name of the model in requests and replies.
-        run: a function that computes in place of the model.
+        run: a function that computes instead of the model's `run`.
         step_tokens: tokens that the model reads at a time.
-        truncate: whether texts longer than the model are truncated if a request does not say.
-        limits: what requests may hold.
-        keys: digests (`digest_of`) of the keys of clients; None: everybody is answered.
-        log: called with a line for each request once it is answered; None: nothing is logged.
-        metrics: what is counted; None: for this service alone.
+        truncate: truncate long texts of requests that have no such key.
+        limits: the limits of requests.
+        keys: digests (`digest_of`) of the keys of clients. None: no key is needed.
+        log: called with a line for each answered request. None: no log.
+        metrics: counts requests. None: metrics of this service only.
     """
 
     def __init__(
@@ -97,7 +94,7 @@ class Service:
         self.body_bytes = 0  # of requests that are not answered
 
     def close(self) -> None:
-        """End the threads, after the last response."""
+        """End the threads; call it after the last response."""
         for threads in (self._readers, self._large_reader):
             threads.shutdown(wait=True, cancel_futures=True)
         self.scheduler.close()
@@ -174,8 +171,10 @@ class Service:
 
 
 def application(service: Service, reaper: IdleConnectionReaper | None = None) -> "ASGIApp":
-    """Return the ASGI application of a server: headers, errors and metrics around every response, which is sent in chunks, each after the one
-    before it was sent. reaper: told of the chunks that were sent."""
+    """Return the ASGI application: headers, errors and metrics around every response.
+
+    A response is sent in chunks, each after the one before it was sent. reaper: records the chunks that were sent.
+    """
     document = _document(service)
     page, model = _page(document), {"id": service.name, "object": "model", "created": 0, "owned_by": "uwaga"}
     got: dict[str, Callable[[], Response]] = {
@@ -199,7 +198,7 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
             if message["type"] == "http.response.start":
                 status = message["status"]
                 MutableHeaders(scope=message).update(_HEADERS)
-            elif is_last:  # before it is sent: who has an answer finds it counted, even if this process is killed then
+            elif is_last:  # counted before it is sent, so that a process that is killed after an answer has counted it
                 service.metrics.answered(path, status, loop.time() - begun)
             await send(message)
             if reaper is not None and message["type"] == "http.response.body":
@@ -215,9 +214,9 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
                 await got[path]()(scope, receive, send_guarded)
         except ApiError as error:
             await _error(path, error)(scope, receive, send_guarded)
-        except Exception:  # whatever it is, the client gets an answer and the log the traceback
+        except Exception:  # any fault: the client gets an answer, and the log gets the traceback
             _LOG.exception("uwaga serve: internal error")
-            if status:  # the response has begun: the connection ends without its end, which tells the client
+            if status:  # the response has begun, so the connection breaks off, which the client sees
                 raise
             internal = ApiError(500, "internal error; the server's log has the traceback", code="internal_error")
             await _error(path, internal)(scope, receive, send_guarded)
@@ -236,11 +235,11 @@ def _refusal(service: Service, path: str, request: Request) -> ApiError | None:
         return ApiError(431, f"URL and headers exceed {MAX_HEADER_BYTES} bytes")
     is_posted = path in POSTED
     if not is_posted and path not in GOT:
-        return ApiError(404, "there is no such path; /docs lists those that there are", code="not_found")
+        return ApiError(404, "there is no such path; /docs lists the paths", code="not_found")
     methods = ("POST",) if is_posted else ("GET", "HEAD")
     if request.method not in methods:
         return ApiError(405, f"send the request by {methods[0]}", headers={"Allow": methods[0]})
-    # Digests of keys are compared, so that the time tells nothing.
+    # Digests of keys are compared, so that the time reveals nothing of a key.
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     is_known = service.keys is None or (scheme.lower() == "bearer" and digest_of(key.strip()) in service.keys)
     if not is_known and (is_posted or GOT[path][1]):
@@ -263,7 +262,7 @@ async def _post(service: Service, path: str, request: Request, send: "Send") -> 
                 reading = loop.run_in_executor(service.reader(len(body)), service.prepare, path, bytes(body))
                 prepared, reply = await _unless(gone, reading)
                 service.submit(prepared)
-                jobs = prepared  # which are to be released
+                jobs = prepared  # to be released
                 pieces = reply([await _unless(gone, job.result) for job in jobs])
             finally:
                 gone.cancel()
@@ -279,8 +278,10 @@ async def _post(service: Service, path: str, request: Request, send: "Send") -> 
 
 
 async def _receive(service: Service, request: Request, body: bytearray) -> None:
-    """Append what arrives to the body, whose bytes count among those of all requests. Raises ApiError before more than the limit is in
-    memory, and ClientDisconnect."""
+    """Append the bytes that arrive to the body, and count them among the bytes of all requests.
+
+    Raises ApiError before a body beyond the limit is in memory, and ClientDisconnect.
+    """
     limits = service.limits
     too_large = ApiError(413, f"the body of the request exceeds {limits.body_bytes:,} bytes")
     announced = request.headers.get("content-length", "0")
@@ -290,7 +291,7 @@ async def _receive(service: Service, request: Request, body: bytearray) -> None:
         async with asyncio.timeout(limits.body_seconds):
             async for part in request.stream():
                 if service.body_bytes + len(part) > limits.all_bodies_bytes:
-                    _refuse_busy("the requests that are not answered are too large together")
+                    _refuse_busy("its open requests are too large together")
                 body += part
                 service.body_bytes += len(part)
                 if len(body) > limits.body_bytes:
@@ -318,11 +319,11 @@ async def _disconnected(receive: "Receive") -> None:
 
 
 def _access_line(scope: "Scope", status: int, seconds: float) -> str:
-    """Return a line with time, client, method, path, status and milliseconds of a request. A path is logged as it was sent, without its query."""
+    """Return time, client, method, path, status and milliseconds of a request in a line."""
     host = scope["client"][0] if scope["client"] else "-"
     now = datetime.now().astimezone().isoformat(timespec="milliseconds")
     what = " ".join(printable(part) for part in (host, scope["method"], scope["raw_path"].decode("latin-1")))
-    return f"{now} {what} {status or '-'} {1e3 * seconds:.1f} ms"  # no status: the client left
+    return f"{now} {what} {status or '-'} {1e3 * seconds:.1f} ms"  # without a status, the client left
 
 
 def _refuse_busy(why: str) -> NoReturn:
@@ -336,7 +337,7 @@ def digest_of(key: str) -> bytes:
 
 
 def _embeddings_json(vectors_RE: np.ndarray, *, is_base64: bool, name: str, tokens: int) -> Iterator[bytes]:
-    """Return the response of OpenAI's interface, in pieces; in base64 a vector is its bytes in little-endian order."""
+    """Yield OpenAI's response in pieces; in base64, a vector is its little-endian bytes."""
     yield b'{"object":"list","data":['
     for index, vector in enumerate(vectors_RE.astype("<f4", copy=False)):
         separator = b"," if index else b""
@@ -357,7 +358,7 @@ def _list_of_lists(vectors_RE: np.ndarray) -> Iterator[bytes]:
 
 
 def _numbers(vector_E: np.ndarray) -> bytes:
-    """Write a float32 as the float64 that equals it, with the fewest digits that give that back, so that no bit is lost."""
+    """Return JSON of float32 numbers as equal float64 numbers, so that no bit is lost."""
     return json.dumps(vector_E.tolist(), separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -372,14 +373,14 @@ def _ranked(
         return [{"index": index, "score": scores[index], **extra[index]} for index in order]
     extra = [{"document": {"text": text}} if request.return_documents else {} for text in texts]
     results = [{"index": index, "relevance_score": scores[index], **extra[index]} for index in order[: request.top_n]]
-    # Cohere's keys and Jina's; what one of them does not know, it does not read.
+    # The keys of Cohere and of Jina: a client ignores the other's keys.
     units = {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}}
     usage = {"total_tokens": tokens, "prompt_tokens": tokens}
     return {"id": str(uuid4()), "model": name, "results": results, "meta": units, "usage": usage}
 
 
 async def _send(pieces: Iterable[bytes], send: "Send") -> None:
-    """Send a response of JSON: one chunk with its length, or several, so that others are answered while a long one is written."""
+    """Send a response of JSON in one chunk, or in several between which others are answered."""
     headers = [(b"content-type", b"application/json")]
     chunk, has_begun = bytearray(), False
     for piece in pieces:
@@ -398,8 +399,7 @@ async def _send(pieces: Iterable[bytes], send: "Send") -> None:
 
 
 def _error(path: str, error: ApiError) -> Response:
-    """Return an error in the form of the interface of the path: OpenAI's; TEI's; or Cohere's, which has a message, together with
-    Jina's, which has a detail."""
+    """Return an error as OpenAI or TEI writes it, or with Cohere's message and Jina's detail."""
     _, kind, kind_of_tei = ERRORS[error.status]
     if path in ("/rerank", "/embed"):
         content: dict[str, Any] = {"error": error.message, "error_type": kind_of_tei}
@@ -411,7 +411,7 @@ def _error(path: str, error: ApiError) -> Response:
 
 
 def _document(service: Service) -> dict[str, Any]:
-    """Return the OpenAPI description: the schemas of the bodies, with the rules of this model and these limits."""
+    """Return the OpenAPI description, with the rules of this model and of the limits."""
     has_keys, most = service.keys is not None, {"maxItems": service.limits.items}
     added: dict[str, dict[str, Any]] = {
         "model": {"enum": [service.name, None]},
@@ -448,7 +448,7 @@ def _document(service: Service) -> dict[str, Any]:
 
 
 def _page(document: dict[str, Any]) -> str:
-    """Return the description as HTML, without scripts and without anything from another address."""
+    """Return the description as HTML, without scripts and without content of another address."""
     title = escape(document["info"]["title"])
     page = f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style><h1>{title}</h1>"
     for path, methods in document["paths"].items():

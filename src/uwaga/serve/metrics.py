@@ -1,5 +1,4 @@
-"""What /metrics says, in the text format of Prometheus. The numbers of all processes of a server are in memory that they share, and in no
-file."""
+"""The numbers of /metrics, in the text format of Prometheus. The processes of a server keep them in shared memory, and in no file."""
 
 import mmap
 from bisect import bisect_left
@@ -21,7 +20,7 @@ _OTHER = "other"
 PATHS = (*POSTED, *GOT, _OTHER)
 _STATUSES = (200, *ERRORS)
 _RECORD = np.dtype(
-    [  # of a histogram, the values in each bucket and in the one without a bound, and their sum
+    [  # a histogram has the number of values in each bucket and in the bucket without a bound, and the sum of the values
         ("requests", "f8", (len(PATHS), len(_STATUSES))),
         ("disconnects", "f8", (1,)),
         ("seconds", "f8", (len(PATHS), len(_SECONDS) + 2)),
@@ -34,10 +33,10 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 class Metrics(Collector):
-    """The numbers of a server. Each process writes to its own record and reads the sum of all records.
+    """The numbers of a server: a record for each process, and the sum of all records.
 
     Args:
-        records: of all processes; None: of this one alone.
+        records: the records of all processes. None: only this process has one.
         number: the index of this process's record.
     """
 
@@ -103,5 +102,5 @@ def _observe(values: np.ndarray, bounds: Sequence[float], value: float) -> None:
 
 
 def _buckets(bounds: Sequence[float], values: np.ndarray) -> Iterator[tuple[str, float]]:
-    """Return the upper bound of each bucket, and the number of values that are not above it."""
+    """Return the upper bound of each bucket, and the number of values up to it."""
     return zip([*(str(float(bound)) for bound in bounds), "+Inf"], accumulate(values[:-1]), strict=True)

@@ -1,4 +1,4 @@
-"""What the server computes: vectors of texts, and scores of passages for a query, by a model or by the similarity of vectors.
+"""What the server computes: vectors of texts, and scores of passages for a query, by a reranker or by the similarity of vectors.
 
 Letters: R texts, E width of a vector.
 """
@@ -6,6 +6,7 @@ Letters: R texts, E width of a vector.
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -19,13 +20,13 @@ from uwaga.models.tokenizers.tokenizer import Encoding, Tokenizer, prefix_end
 from uwaga.serve.requests import ApiError, Limits, Texts
 from uwaga.serve.scheduler import Job
 
-_PIECE = 1 << 16  # characters that are tokenized at a time: some 30 MB of memory if each is a token
-_AT_CUT = 256  # tokens that a piece may have more than its part of the whole has: a word of 100 characters is divided
+_PIECE = 1 << 16  # characters that are tokenized at a time: 30 MB of memory if each is a token
+_AT_CUT = 256  # tokens that a piece may have more than its part of the whole text, since the cut may divide a word
 _PAIRS = object()  # the kind of pairs for a cross-encoder
 
 
 def check_finite(rows_RE: np.ndarray, texts: Texts, what: str) -> None:
-    """Raises ApiError: a row, of one of these texts, has an entry that is NaN or infinite. JSON has no such numbers."""
+    """Raise ApiError if a text's row has a number that JSON lacks: NaN or infinite."""
     is_finite_R = np.isfinite(rows_RE).all(1)
     if not is_finite_R.all():
         place = texts.places[is_finite_R.argmin()]
@@ -34,28 +35,28 @@ def check_finite(rows_RE: np.ndarray, texts: Texts, what: str) -> None:
 
 
 class TokenBudget:
-    """The tokens that a request may still have, special ones included, of those that the model reads."""
+    """The tokens that the model reads for a request, special tokens included, and their limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.spent = limit, 0
 
     def spend(self, tokens: int) -> None:
-        """Raises ApiError."""
+        """Add tokens to the request. Raises ApiError: they exceed the limit."""
         self.check(tokens)
         self.spent += tokens
 
     def check(self, tokens: int) -> None:
-        """Raises ApiError: so many more are too many."""
+        """Raise ApiError if so many more tokens exceed the limit."""
         if self.spent + tokens > self.limit:
             message = f"the request has more tokens than the limit of {self.limit:,}"
             raise ApiError(413, message, code="too_many_tokens")
 
 
 class EmbeddingModel:
-    """A TextEncoder as the server uses it, and a Reranker if passages are ranked by one.
+    """A TextEncoder as the server uses it, and a Reranker if one ranks passages.
 
-    `run` is called in the model's thread. It alone calls the models, which are not safe to call from two threads. The other methods call
-    their tokenizers, in threads that read requests.
+    Only `run` calls the models, in the model's thread, since they are not safe to call from two threads. The other methods call their
+    tokenizers, in threads that read requests.
     """
 
     def __init__(self, encoder: TextEncoder, reranker: Reranker | None = None) -> None:
@@ -64,30 +65,23 @@ class EmbeddingModel:
         self.prompts: Mapping[str, str] = encoder.prompts
         self.truncates_left, self.ranks_left = encoder.truncates_left, (reranker or encoder).truncates_left
         self.width, self.has_unit_vectors = encoder.embedding_dim, encoder.has_unit_vectors
-        self.max_tokens = encoder.max_tokens  # of a text, special ones not counted
+        self.max_tokens = encoder.max_tokens  # of a text, without special tokens
 
     def work(self, texts: Texts, *, prompt: str | None, budget: TokenBudget, normalize: bool | None = None) -> Job:
-        """Return the job that computes the vectors of texts. Raises ApiError, which names the text: it is empty or too long.
+        """Return the job that computes vectors. Raises ApiError: a text is empty or too long.
 
         Args:
-            texts: what is read; if they may be truncated, the first `max_tokens` tokens of a longer one are read, or the last
-                ones if the model's directory says so.
-            prompt: before every text; None: the model's default.
-            budget: for the tokens of the request.
+            texts: the texts. If they may be truncated, the first `max_tokens` tokens of a longer text are read, or the last ones if the
+                model's directory says so.
+            prompt: text before every text. None: the model's default.
+            budget: the tokens of the request.
             normalize: as `TextEncoder.encode`.
         """
         prefix = self._encoder.config.prompt if prompt is None else prompt
         most, tokenizer, items, tokens = self.max_tokens, self.tokenizer, list[TokenizedText](), list[int]()
         needs, kept = (sys.maxsize, slice(-most, None)) if self.truncates_left else (most, slice(most))
-        found = encodings(
-            texts,
-            budget,
-            tokenizer,
-            most,
-            whole=lambda text: self._encoder.whole_text(text, prefix),
-            beside=len(prefix),
-            needs=needs,
-        )
+        whole = partial(self._encoder.whole_text, prompt=prefix)
+        found = encodings(texts, budget, tokenizer, most, whole=whole, extra=len(prefix), needs=needs)
         for text, encoding in zip(texts.texts, found, strict=True):
             items.append(TokenizedText(text, array("l", encoding.ids[kept])))
             tokens.append(len(items[-1]) + tokenizer.num_special_tokens)
@@ -97,9 +91,11 @@ class EmbeddingModel:
     def ranking(
         self, query: Texts, passages: Texts, budget: TokenBudget, most_tokens: int | None, most_chunks: int | None
     ) -> tuple[list[Job], list[Texts], Sequence[int]]:
-        """What must be computed, the query and the parts of passages (`passage_parts`), and of how many of them the score of each passage is
-        the greatest. Without a reranker, the prompts "query" and "document" are put before the texts, as encode_query and
-        encode_document do. Raises ApiError."""
+        """Return jobs, query and parts of passages, and the number of parts of each passage.
+
+        The score of a passage is the greatest score of its parts. Without a reranker, the prompts "query" and "document" are put before the
+        texts, as encode_query and encode_document do. Raises ApiError.
+        """
         reranker = self._reranker
         if reranker is None:
             prompt = self.prompts["document"]
@@ -124,13 +120,13 @@ class EmbeddingModel:
             passages, tokenizer, budget, lambda text: len(pairs([text])[0]), most, most_tokens, most_chunks
         )
         tokens = list[int]()
-        for encoding in encodings(parts, budget, tokenizer, most, pairs=pairs, beside=len(asked)):
+        for encoding in encodings(parts, budget, tokenizer, most, pairs=pairs, extra=len(asked)):
             tokens.append(min(len(encoding), most))
             budget.spend(tokens[-1])
         return [Job([(asked, text) for text in parts.texts], tokens, _PAIRS)], [query, parts], counts
 
     def texts_of(self, source: Texts, limits: Limits) -> list[str]:
-        """Return the texts of token ids. Raises ApiError, also if they are more than a request may hold."""
+        """Return the texts of token ids. Raises ApiError: as `text_of`, or beyond a limit."""
         TokenBudget(limits.tokens).check(sum(map(len, source.texts)))
         most = self.max_tokens + self.tokenizer.num_special_tokens
         texts, characters = [], 0
@@ -146,9 +142,9 @@ class EmbeddingModel:
         return texts
 
     def text_of(self, ids: Sequence[int], place: str, key: str) -> str:
-        """Return the text from which the model's own tokenizer makes these ids, with its special tokens or without them.
+        """Return the text of which the model's tokenizer makes these ids.
 
-        Raises ApiError, which names the place and the key: there is none. So ids of another tokenizer never become the vector of something else.
+        The ids may have special tokens. Raises ApiError with place and key if there is no such text, so that ids of another tokenizer never give the vector of another text.
         """
         tokenizer = self.tokenizer
         before, behind = tokenizer.prefix_ids, tokenizer.suffix_ids
@@ -157,7 +153,7 @@ class EmbeddingModel:
             inside = inside[len(before) : len(inside) - len(behind)]
         if inside and max(inside) < tokenizer.vocab_size:
             tokens = [tokenizer.backend.id_to_token(number) or "" for number in inside]
-            # By the tokenizer's own decoder; not every file has one.
+            # By the tokenizer's decoder, and by the tokens themselves, since not every file has a decoder.
             decoded = tokenizer.decode(inside, skip_special_tokens=False)
             for text in dict.fromkeys([decoded, join_tokens(token_text(tokens), 0, len(inside))]):
                 (again,) = tokenizer.encode([text], with_offsets=False)
@@ -171,11 +167,13 @@ class EmbeddingModel:
         )
 
     def run(self, items: Sequence[Any], kind: Any) -> np.ndarray:
-        """(R, E) float32 vectors, in one pass over all tokens, those that `work` found; of pairs (R, 1) logits. NaN if a vector is not
-        finite, which `check_finite` tells those who asked for it and no others."""
+        """Compute (R, E) float32 vectors in one pass over all tokens, or (R, 1) logits of pairs.
+
+        A vector that is not finite becomes NaN, so that `check_finite` raises for its request and for no other.
+        """
         if kind is _PAIRS:
             assert self._reranker is not None
-            # A pair has the same bits in any batch; long texts are not tokenized together.
+            # In groups, so that long texts are not tokenized together. A pair has the same bits in any batch.
             sizes = [len(query) + len(passage) for query, passage in items]
             logits = [self._reranker.logits(items[group], overflow="truncate") for group in _groups(sizes)]
             return np.concatenate(logits)[:, None]
@@ -188,7 +186,7 @@ class EmbeddingModel:
         return rows_RE
 
     def shortened(self, vectors_RE: np.ndarray, dimensions: int | None, normalize: bool | None = None) -> np.ndarray:
-        """Return the first numbers of each vector, scaled to length 1 if `normalize` is true, or if it is None and the model does so."""
+        """Return first dimensions, scaled to length 1 if `normalize`; None: as the model."""
         if dimensions is None:
             return vectors_RE
         first = vectors_RE[:, :dimensions]
@@ -198,8 +196,16 @@ class EmbeddingModel:
         return (first / np.maximum(norms, np.finfo(np.float64).tiny)).astype(np.float32)
 
     def scores(self, rows: Sequence[np.ndarray], sides: Sequence[Texts], *, raw: bool) -> list[float]:
-        """For each part of a passage a number, from the rows of each job: the cosine of its vector and the query's, or the reranker's score;
-        higher is better. sides: the query and the parts. raw: before any sigmoid. Raises ApiError: one is NaN or infinite."""
+        """Compute scores of parts of passages: the cosine with the query, or the reranker's.
+
+        Args:
+            rows: the rows of each job.
+            sides: the query and the parts.
+            raw: return the reranker's logits, without a sigmoid.
+
+        Raises:
+            ApiError: a score or a vector is NaN or infinite.
+        """
         if self._reranker is not None:
             check_finite(rows[0], sides[1], "score")
             logits = rows[0][:, 0]
@@ -207,7 +213,7 @@ class EmbeddingModel:
         for vectors, texts in zip(rows, sides, strict=True):
             check_finite(vectors, texts, "vector")
         query, passages = (vectors.astype(np.float64) for vectors in rows)
-        # A row is summed by itself, so that its score does not depend on the other passages, as that of a matrix product might.
+        # Each row is summed by itself: in a matrix product, its bits might depend on the other passages.
         dots = (passages * query).sum(1)
         norms = np.sqrt(np.square(passages).sum(1)) * np.sqrt(np.square(query).sum())
         return (dots / np.maximum(norms, np.finfo(np.float64).tiny)).tolist()
@@ -221,25 +227,25 @@ def encodings(
     *,
     whole: Callable[[str], str] = str,
     pairs: Callable[[Sequence[str]], Sequence[Encoding]] | None = None,
-    beside: int = 0,
+    extra: int = 0,
     needs: int = sys.maxsize,
 ) -> Iterator[Encoding]:
-    """Return the tokens of each text, some texts at a time. Raises ApiError, which names the text: it is empty or too long.
+    """Yield the tokens of each text. Raises ApiError: a text is empty or too long.
 
     Args:
         source: the texts.
-        budget: whose limit holds for a text that is read whole before it is truncated.
-        tokenizer: of the texts.
-        most: tokens that the model takes.
-        whole: from a text to what is tokenized of it.
-        pairs: from texts to their tokens with the query; None: the tokenizer alone.
-        beside: characters that are tokenized with each text.
-        needs: the first tokens that are read of a text that is truncated.
+        budget: its limit is that of a text that is read as a whole before it is truncated.
+        tokenizer: the tokenizer of the texts.
+        most: the most tokens that the model takes.
+        whole: returns what is tokenized of a text.
+        pairs: returns the tokens of texts with the query. None: of the texts.
+        extra: characters that are tokenized with each text.
+        needs: the number of first tokens that are read of a text that is truncated.
     """
-    for group in _groups([beside + len(text) for text in source.texts]):
+    for group in _groups([extra + len(text) for text in source.texts]):
         texts = [whole(text) for text in source.texts[group]]
         for number, text in enumerate(texts, start=group.start):
-            if is_blank(source.texts[number]):
+            if not source.texts[number].strip():
                 _refuse_empty(source, number)
             if source.is_cut:
                 texts[number - group.start] = beginning(tokenizer, text, needs, budget)
@@ -256,8 +262,10 @@ def encodings(
 
 
 def least_tokens(tokenizer: Tokenizer, text: str, most: int) -> int:
-    """The tokens that a long text surely has, counted in pieces until there are more than `most`; 0 for a short one. All tokens of a
-    request's longest text would take two gigabytes of memory."""
+    """Count tokens that a long text has at least, up to more than `most`; 0: a short text.
+
+    All tokens of the longest text of a request would take two gigabytes of memory.
+    """
     count = 0
     for start in range(0, len(text) if len(text) > _PIECE else 0, _PIECE):
         (piece,) = tokenizer.encode([text[start : start + _PIECE]], with_offsets=False)
@@ -268,8 +276,10 @@ def least_tokens(tokenizer: Tokenizer, text: str, most: int) -> int:
 
 
 def beginning(tokenizer: Tokenizer, text: str, most: int, budget: TokenBudget) -> str:
-    """So much of a long text that its first `most` tokens are those of the whole; if that cannot be known, the whole text. Raises
-    ApiError: it has more tokens than a request may have."""
+    """Return a beginning with a text's first `most` tokens, or the text if that is unknown.
+
+    Raises ApiError: the text has more tokens than a request may have.
+    """
     length = max(_PIECE, most)
     if tokenizer.splits_at_spaces and length < len(text):
         end = prefix_end(text, length)
@@ -288,13 +298,14 @@ def passage_parts(
     cut: int | None,
     chunks: int | None,
 ) -> tuple[Texts, Sequence[int]]:
-    """The texts that are scored, and how many each passage has: one, or if the request asks for chunks, as many as the model takes
-    one after the other. Raises ApiError.
+    """Divide passages into texts that are scored; return these and each passage's number.
 
     Args:
-        length: tokens of a text as the model reads it, of which it takes `most`.
-        cut: tokens of a passage beyond which nothing is read; None: all are read.
-        chunks: that a passage is divided into, each as long as the model takes; None: it is not divided.
+        passages, tokenizer, budget: the passages, and the tokenizer and the tokens of the request.
+        length: returns the tokens of a text as the model reads it.
+        most: the most tokens that the model takes.
+        cut: read only the first tokens of a passage. None: all.
+        chunks: divide a passage into at most so many chunks, each as long as the model takes. None: do not divide it.
     """
     if cut is None and chunks is None:
         return passages, [1] * len(passages.texts)
@@ -319,19 +330,15 @@ def passage_parts(
 
 
 def _chunks(text: str, ends: Sequence[int], length: Callable[[str], int], most: int) -> Iterator[tuple[str, int]]:
-    """The text in chunks of as many tokens as the model takes, and these. ends: where the tokens end in it, after a 0."""
+    """Yield chunks of a text that the model takes, and their tokens. ends: 0, ends of tokens."""
     first, last = 0, len(ends) - 1
     while first < last:
         stop = min(first + most, last)
         while (size := length(text[ends[first] : ends[stop]])) > most and stop > first + 1:
             stop = max(first + 1, stop - (size - most))
-        if not is_blank(chunk := text[ends[first] : ends[stop]]):
+        if (chunk := text[ends[first] : ends[stop]]).strip():
             yield chunk, size
         first = stop
-
-
-def is_blank(text: str) -> bool:
-    return not text or text.isspace()
 
 
 def _refuse_empty(texts: Texts, number: int) -> NoReturn:
@@ -344,6 +351,6 @@ def _refuse_long(texts: Texts, number: int, has: str, most: int) -> NoReturn:
 
 
 def _groups(sizes: Sequence[int]) -> Iterator[slice]:
-    """Consecutive texts of so many characters, as many as are tokenized at a time, and one at least."""
+    """Yield slices of texts with so many characters, each of which is tokenized at a time."""
     for group in groups(range(len(sizes)), sizes.__getitem__, max_documents=sys.maxsize, max_characters=_PIECE):
         yield slice(group[0], group[-1] + 1)

@@ -1,5 +1,5 @@
-"""The paths of the server and the bodies that they take, each declared once: `read_body` checks a body by the annotations of its type, and
-the OpenAPI description is made of them."""
+"""The paths of the server and the types of their bodies. `read_body` checks a body by the annotations of its type, and the OpenAPI
+description is generated from them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ from uwaga._base.options import (
 )
 from uwaga._base.terminal import printable
 
-# Keys that change no number and that nothing reads: LiteLLM's proxy adds them to what its clients send, Dify among them.
+# Keys that are ignored and change no number. LiteLLM's proxy adds them to the requests of its clients, such as Dify.
 UNREAD_KEYS = ("metadata", "proxy_server_request")
-# Keys of the interfaces that are refused, and what to do instead.
+# Keys of the interfaces that are rejected, and what to do instead.
 _INSTEAD = {
     "input_type": "there is no key input_type; prompt_name names a prompt of the model",
     "rank_fields": "there is no key rank_fields; write the fields of a document into one text, and send that",
@@ -61,7 +61,7 @@ class Limits:
     queue_tokens: int = 1 << 20
     all_bodies_bytes: int = 64 << 20  # of bodies that are read, or whose requests are not answered
     seconds: float = 60.0  # until a request must be answered
-    body_seconds: float = 10.0  # until its body must have arrived
+    body_seconds: float = 10.0  # until the body of a request must have arrived
     unread_keys: tuple[str, ...] = UNREAD_KEYS
 
 
@@ -82,7 +82,7 @@ def _text_of(passage: object) -> object:
     return passage["text"] if isinstance(passage, dict) and passage.keys() == {"text"} else passage
 
 
-# Objects are taken apart before pydantic reads them: it makes an error of each key, of which a body may have 500,000.
+# pydantic would make an error of each key of an object, and a body may have 500,000 of them. So `_text_of` takes the text out first.
 _OBJECT = {
     "type": "object",
     "properties": {"text": {"type": "string"}},
@@ -104,15 +104,15 @@ _Direction = Annotated[
 
 _Model = Annotated[Text | None, _doc("May be left out.")]
 _Prompt = Annotated[Text | None, _doc("A prompt of the model, put before every text.")]
-_Dimensions = Annotated[Size | None, _doc("Only the first so many numbers of each vector.")]
+_Dimensions = Annotated[Size | None, _doc("Keep the first N dimensions of each vector.")]
 
 
 @options
 class OpenAIEmbeddings:
-    """The body of a request. None: as the server or the model says.
+    """The body of a request. The value of a key that is None is the server's or the model's.
 
     Attributes:
-        key: the field with its texts.
+        key: the field with the texts.
         truncation_key: the field that says whether long texts are truncated.
     """
 
@@ -149,9 +149,9 @@ class CohereRerank:
     top_n: Size | None = None
     return_documents: Switch = False
     truncation: _Truncate = None
-    max_tokens_per_doc: Annotated[Size | None, _doc("Read only the first so many tokens of each document.")] = None
+    max_tokens_per_doc: Annotated[Size | None, _doc("Read only the first N tokens of each document.")] = None
     max_chunks_per_doc: Annotated[
-        Size | None, _doc("Divide each document into so many chunks at most; its score is that of the best one.")
+        Size | None, _doc("Divide each document into at most N chunks; its score is the best chunk's score.")
     ] = None
 
 
@@ -168,7 +168,7 @@ class TeiRerank:
 
 
 Request = OpenAIEmbeddings | TeiEmbeddings | CohereRerank | TeiRerank
-# The paths that take a body, what they do and the types of the body. The first type counts if its key of texts decides nothing.
+# Paths that take a body, what they do, and the types of the body. If the key of the texts decides nothing, the first type counts.
 POSTED: Mapping[str, tuple[str, tuple[type[Request], ...]]] = {
     "/v1/embeddings": ("Vectors of texts, as OpenAI's.", (OpenAIEmbeddings,)),
     "/embed": ("Vectors of texts, as TEI's, with errors in its form.", (TeiEmbeddings,)),
@@ -176,7 +176,7 @@ POSTED: Mapping[str, tuple[str, tuple[type[Request], ...]]] = {
     "/v2/rerank": ("The same.", (CohereRerank, TeiRerank)),
     "/rerank": ("The same, as TEI's, with errors in its form.", (TeiRerank, CohereRerank)),
 }
-# The paths that only say something, and whether a key is asked for.
+# Paths without a body, and whether they need a key.
 GOT: Mapping[str, tuple[str, bool]] = {
     "/v1/models": ("The model that is served, as OpenAI's.", True),
     "/health": ("Whether the server answers, and what waits.", False),
@@ -184,7 +184,7 @@ GOT: Mapping[str, tuple[str, bool]] = {
     "/openapi.json": ("This description.", False),
     "/docs": ("This page.", False),
 }
-# Why a request has no answer, by status, and what OpenAI and TEI call such an error.
+# Why a request has no answer, by status, and the names of such an error at OpenAI and TEI.
 ERRORS: Mapping[int, tuple[str, str, str]] = {
     401: ("the key is missing or wrong", "authentication_error", "Validation"),
     404: ("there is no such path or model", "invalid_request_error", "Validation"),
@@ -201,24 +201,24 @@ ERRORS: Mapping[int, tuple[str, str, str]] = {
 
 
 class Texts(NamedTuple):
-    """Texts of a request, and what its errors call them."""
+    """Texts of a request, and their names in errors."""
 
     key: str
-    texts: Sequence[Any]  # strings, or a list of token ids in the place of each
+    texts: Sequence[Any]  # strings, or lists of token ids
     truncation_key: str
-    is_cut: bool  # whether the beginning of a text that is longer than the model is read
-    places: Sequence[str]  # of each text
+    is_cut: bool  # whether texts that are longer than the model reads are truncated
+    places: Sequence[str]  # the name of each text
 
 
 def read_body(path: str, body: bytes, unread_keys: Sequence[str] = UNREAD_KEYS) -> Request:
-    """Read the request in a body. A key whose value is null counts as missing. Raises ApiError, which names the key."""
+    """Return the request in a body; null counts as missing. Raises ApiError with the key."""
     try:
         table = untrusted.json_of(body, "the request")
     except CheckpointError as error:
         raise ApiError(422, str(error)) from error
     kind: Any = max(POSTED[path][1], key=lambda body_type: body_type.key in table)
     rules = field_rules(kind)
-    # Before pydantic reads the values: it makes an error of each unknown key, and keeps them all.
+    # Before pydantic reads the values, since it would make and keep an error of each unknown key.
     for key in table:
         if key not in rules and key not in unread_keys:
             why = _INSTEAD.get(key) or unknown_key(printable(key), rules)
@@ -232,15 +232,14 @@ def read_body(path: str, body: bytes, unread_keys: Sequence[str] = UNREAD_KEYS) 
 
 
 def texts_of(request: Request, key: str, limits: Limits, *, truncates: bool, from_left: bool) -> Texts:
-    """Return the texts of a field. Raises ApiError: they are too many, or TEI's truncation_direction asks for the other end of texts than the
-    model loses.
+    """Return the texts of a field. Raises ApiError: too many, or a wrong truncation_direction.
 
     Args:
         request: the body.
-        key: of the field.
-        limits: what it may hold.
-        truncates: if the request does not say.
-        from_left: whether the beginning of a long text is what the model loses.
+        key: the name of the field.
+        limits: the limits of requests.
+        truncates: whether long texts are truncated if the request does not say.
+        from_left: whether truncation removes the beginning of a text.
     """
     value, cut = getattr(request, key), getattr(request, request.truncation_key)
     is_single, is_cut = isinstance(value, str) or isinstance(value[0], int), truncates if cut is None else cut

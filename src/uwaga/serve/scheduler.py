@@ -1,11 +1,11 @@
-"""Which texts the model reads next: a fair queue, and the thread that empties it.
+"""The order in which the model reads texts: a fair queue, and the thread that empties it.
 
-As soon as the model is free it reads what waits, up to a number of tokens, as one ragged batch: nothing waits for a timer or for a
-batch to fill. Requests share the model by self-clocked fair queueing (Golestani 1994, "A self-clocked fair queueing scheme for
-broadband applications"), counted in tokens: a short request that comes while one of a thousand texts is computed is in the next batch,
-and the long one still gets its share.
+As soon as the model is free, it reads the texts that wait, up to a number of tokens, as one ragged batch. No text waits for a timer or for a
+batch to fill. Requests share the model by self-clocked fair queueing (Golestani 1994, "A self-clocked fair queueing scheme for broadband
+applications"), counted in tokens. If a short request comes while a request of a thousand texts is computed, the short request is in the next
+batch, and the long one still gets its share.
 
-Letters: R texts of a step, E width of what the model gives for each.
+Letters: R texts of a step, E width of a text's result.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ class Job:
     """The items of one request.
 
     Attributes:
-        items: what the model reads, one at least: texts, or pairs of texts.
-        tokens: of each item, special ones included.
+        items: what the model reads: at least one text, or pair of texts.
+        tokens: tokens of each item, special tokens included.
         kind: only items of one kind are computed together.
-        result: becomes (len(items), E) after the job was submitted; belongs to the event loop.
+        result: (len(items), E), some time after the job was submitted; belongs to the event loop.
     """
 
     items: Sequence[Any]
@@ -43,11 +43,11 @@ class Job:
 
 
 class FairQueue:
-    """Jobs in the order in which the model reads their items. Not thread-safe: the scheduler has a lock."""
+    """Jobs in the order in which the model reads them. Not thread-safe: the scheduler locks."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Job]] = []  # by the finish tag of the job's next item, then as they came
-        self._clock = 0  # finish tag of the item that was taken last
+        self._clock = 0  # finish tag of the last item that was taken
         self._count = 0
 
     def __bool__(self) -> bool:
@@ -59,7 +59,7 @@ class FairQueue:
         self._push(job, self._clock)
 
     def take(self, most_tokens: int) -> dict[Job, slice]:
-        """The next items of each job, all of one kind: the first, and further ones as long as there are no more than `most_tokens` together."""
+        """Return the next items of each job, of one kind: at least one, up to `most_tokens`."""
         taken: dict[Job, slice] = {}
         aside: list[tuple[int, int, Job]] = []  # jobs of other kinds
         total, kind = 0, None
@@ -88,7 +88,7 @@ class FairQueue:
 
 
 class QueueSize(NamedTuple):
-    """The size of all requests that wait, are computed, or are not sent yet."""
+    """The size of all requests that wait, are being computed, or are not sent yet."""
 
     requests: int = 0
     items: int = 0
@@ -104,8 +104,8 @@ class Scheduler:
     Args:
         run: computes items of one kind; the row of an item must not depend on the other items.
         step_tokens: tokens that the model reads at a time; an item with more is computed alone.
-        limit: of what is held at a time.
-        on_step: called in the model's thread with the tokens of each step after it.
+        limit: the largest size of all jobs that are not released.
+        on_step: called with the tokens of each step after it, in the model's thread.
     """
 
     def __init__(
@@ -113,15 +113,15 @@ class Scheduler:
     ) -> None:
         self._run, self._step_tokens, self._limit, self._on_step = run, step_tokens, limit, on_step
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="uwaga-model")
-        self._lock = threading.Lock()  # of what follows, and of `taken` and `is_released` of jobs
+        self._lock = threading.Lock()  # for the next two, and for `taken` and `is_released` of jobs
         self._queue = FairQueue()
         self._is_running = False
         self.held = QueueSize()
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Put all jobs into the queue, or none. `release` must be called with them, whatever becomes of them.
+        """Put all jobs into the queue, or no job. The caller must release them in any case.
 
-        Raises asyncio.QueueFull: what waits and what is asked for are more than the queue holds.
+        Raises asyncio.QueueFull: with these jobs, the queue would exceed its limit.
         """
         held, loop = self.held, asyncio.get_running_loop()
         for job in jobs:
@@ -139,7 +139,7 @@ class Scheduler:
                 self._thread.submit(self._steps, loop)
 
     def release(self, job: Job) -> None:
-        """Forget a job that was submitted; of its items, those that wait are not computed. Idempotent."""
+        """Forget a job that was submitted, without computing items that still wait. Idempotent."""
         if job.is_released:
             return
         self.held = self.held.plus(job, -1)
@@ -147,14 +147,14 @@ class Scheduler:
             job.is_released = True
             job.items, job.tokens = (), ()  # the queue may have the job until its turn comes
         if not job.result.cancel() and not job.result.cancelled():
-            job.result.exception()  # asyncio logs errors that nobody looked at
+            job.result.exception()  # asyncio logs an error that no code has read
 
     def close(self) -> None:
-        """End the thread after the step that is being computed. Jobs that wait never end."""
+        """End the thread after the current step. Jobs that wait never end."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _steps(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Compute until nothing waits. In the model's thread, which goes to the next step without waiting for the event loop."""
+        """Compute until no job waits, without waiting for the event loop between steps."""
         while True:
             with self._lock:
                 parts = self._queue.take(self._step_tokens)
@@ -166,16 +166,16 @@ class Scheduler:
             rows: np.ndarray | RuntimeError
             try:
                 rows = self._run(items, next(iter(parts)).kind)
-            except BaseException as error:  # noqa: BLE001  # it goes to those who asked; the thread serves the others
+            except BaseException as error:  # noqa: BLE001  # the requests of this step get it; the thread serves the others
                 rows = RuntimeError("the computation failed")
                 rows.__cause__ = error
             self._on_step(tokens)
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            with suppress(RuntimeError):  # the loop is closed, so that no request waits
                 loop.call_soon_threadsafe(_deliver, parts, rows)
 
 
 def _deliver(parts: Mapping[Job, slice], rows_RE: np.ndarray | RuntimeError) -> None:
-    """Give the rows of a step to its jobs. Steps are delivered in their order, and so are the items of a job."""
+    """Give the rows of a step to its jobs, in the order of steps and of items."""
     end = 0
     for job, part in parts.items():
         first, end = end, end + part.stop - part.start

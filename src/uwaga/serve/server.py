@@ -31,12 +31,12 @@ _MIN_KEY = 16  # characters; of letters and digits these are 95 bits
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises DataError: there is no such address, or its port is taken."""
+    """Return a listening socket. Raises DataError: no such address, or its port is taken."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        # The protocol is named, since asyncio disables Nagle's algorithm only for sockets that say they are TCP.
+        # asyncio disables Nagle's algorithm only for sockets whose protocol is TCP.
         listening = socket.socket(family, kind, protocol or socket.IPPROTO_TCP)
     except OSError as error:
         raise DataError(f"host {host!r}: {error.strerror or error}") from error
@@ -52,7 +52,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def read_keys(path: Path) -> frozenset[bytes]:
-    """Return the digests of the keys in a file, one key per line; empty lines and lines that begin with # are ignored. Raises DataError."""
+    """Return the digests of the keys in a file, one key per line. Raises DataError.
+
+    Empty lines and lines that begin with # are ignored.
+    """
     try:
         content = untrusted.read_file(path, _KEYS_BYTES)
     except OSError as error:
@@ -76,14 +79,13 @@ Say = Callable[[str], object]
 
 
 def run(service: Service, listening: socket.socket, say: Say = lambda message: None) -> None:
-    """Serve until SIGTERM or Ctrl-C; then requests that were accepted are answered, and no further ones are.
+    """Serve until SIGTERM or Ctrl-C, and then answer only requests that were accepted before.
 
-    say: called when the server stops, and when it has stopped.
+    say: called with a message when the server stops, and when it has stopped.
     """
     reaper = IdleConnectionReaper(_TIMEOUTS, max_connections())
     server = uvicorn_server(application(service, reaper), reaper, backlog=_BACKLOG, timeout_keep_alive=_KEEP_ALIVE)
-    # uvicorn handles signals only while it serves: one that comes before is for these, which stop it as its own do. It raises
-    # the signals again when it has stopped.
+    # uvicorn handles signals only while it serves, and raises them again when it has stopped. Until then, these handlers stop it.
     before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         asyncio.run(_serve(server, reaper, listening, say))
@@ -102,23 +104,25 @@ def run_processes(
     grace: float,
     say: Say = lambda message: None,
 ) -> None:
-    """Serve as `run` does, by `count` processes that accept from one socket. They are forked and share the memory of loaded weights;
-    this process must not have started threads. One that is ended by a signal is replaced. They end when this process does, however it
-    ends.
+    """Serve as `run` does, by processes that share one socket and the memory of weights.
+
+    The processes are forked, so this process must not have started threads. A process that a signal ends is replaced. All processes end
+    with this process, however it ends.
 
     Args:
-        make: called in each process with what it counts.
+        make: called in each process with its metrics.
         listening: the socket.
-        count: how many.
-        grace: seconds that they have after SIGTERM or Ctrl-C; a process that still runs then is killed.
-        say: as of `run`.
+        count: the number of processes.
+        grace: seconds after SIGTERM or Ctrl-C until a process that still runs is killed.
+        say: as `run`.
 
-    Raises ChildProcessError: one ended by an error, after which all are stopped.
+    Raises:
+        ChildProcessError: an error ended a process. All others are stopped first.
     """
     context = multiprocessing.get_context("fork")
     waited = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
     records = Metrics.shared(count)
-    # The write end is open in this process alone, so that the read end comes to its end when this process does.
+    # Only this process has the write end open, so that reading returns when this process ends.
     reader, writer = os.pipe()
 
     def child(record: Metrics) -> None:
@@ -128,13 +132,13 @@ def run_processes(
         run(make(record), listening)
 
     def start(record: Metrics) -> BaseProcess:
-        record.held(QueueSize())  # an earlier process may have ended with requests
+        record.held(QueueSize())  # an earlier process may have ended while it had requests
         process = context.Process(target=child, args=(record,), name="uwaga-serve")
         process.start()
         return process
 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
-    # If the action is the default one, some systems drop the signal even if it is waited for.
+    # With the default action, some systems drop a signal that sigwait waits for.
     handler = signal.signal(signal.SIGCHLD, lambda *_: None)
     processes = list(map(start, records))
     try:
@@ -147,7 +151,7 @@ def run_processes(
                         f"process {process.pid} of the server ended with code {process.exitcode}; its messages say why"
                     )
                 processes[index] = start(records[index])
-                # By SIGTERM it answers what it has accepted, and ends with 0.
+                # A process that SIGTERM stops answers what it has accepted, and ends with 0.
                 number = -process.exitcode or int(signal.SIGTERM)
                 _LOG.warning(
                     "uwaga serve: process %d was ended by signal %d; process %d replaces it",
@@ -184,7 +188,7 @@ def _stop(processes: Sequence[BaseProcess], grace: float) -> None:
 
 async def _serve(server: uvicorn.Server, reaper: IdleConnectionReaper, listening: socket.socket, say: Say) -> None:
     serving, has_said = asyncio.ensure_future(server.serve(sockets=[listening])), False
-    while not serving.done():  # also while it stops, so that a client that reads nothing does not keep it
+    while not serving.done():  # even while it stops, so that a client that reads nothing does not keep it alive
         await asyncio.wait({serving}, timeout=0.1)
         if server.should_exit and not has_said:
             say(_STOPPING)
