@@ -103,8 +103,7 @@ def assert_vectors_are_theirs(folder: Path, **options: Any) -> None:
     np.testing.assert_allclose(vectors, right, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("template", [CHATML, PARTS], ids=["ChatML", "parts"])
-@pytest.mark.parametrize("kind", ["Qwen3Model", "LlamaModel", "XLNetModel"])
+@pytest.mark.parametrize(("kind", "template"), [("Qwen3Model", CHATML), ("LlamaModel", PARTS), ("XLNetModel", CHATML)])
 def test_vectors_of_a_plain_directory(write, kind: str, template: str) -> None:
     assert_vectors_are_theirs(write(kind, template))
 
@@ -121,12 +120,10 @@ def test_special_tokens_that_only_the_class_has(write, name: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
         {"pooling": "mean", "prompts": {"query": "Find it"}, "default_prompt_name": "query"},
-        {"processing_kwargs": {"chat_template": {"add_generation_prompt": True}}},
-        {"processing_kwargs": {"chat_template": {"restore_suffix": False}}},
+        {"processing_kwargs": {"chat_template": {"add_generation_prompt": True, "restore_suffix": False}}},
     ],
-    ids=["plain", "prompt", "generation prompt", "no end"],
+    ids=["prompt", "arguments"],
 )
 def test_vectors_of_a_saved_directory(write, options: dict[str, Any]) -> None:
     assert_vectors_are_theirs(with_modules(write(), **options))

@@ -83,8 +83,7 @@ def agrees(folder: Path, **options: Any) -> TextEncoder:
     return encoder
 
 
-@pytest.mark.parametrize("strategy", ["fixed", "min"])
-@pytest.mark.parametrize("attend", [False, True])
+@pytest.mark.parametrize(("strategy", "attend"), [("fixed", False), ("min", True)])
 def test_queries_lengthened_by_mask_tokens(make, strategy: str, attend: bool) -> None:
     folder = make(
         query_expansion={"strategy": strategy, "attend": attend, "length": 7 if strategy == "min" else 12},

@@ -125,19 +125,11 @@ def test_scores_are_those_of_sentence_transformers(write, tied: bool, assert_as_
     np.testing.assert_allclose(own.scores, [each["score"] for each in ranked], rtol=2e-5)
 
 
-ROLES = "{% set query = messages[-2].content %}{% set document = messages[-1].content %}"
-# What real templates do with the texts of a pair.
+# What real templates do with the texts of a pair; test_template_language.py has the language.
 TEMPLATES = {
     "a token": "{{ bos_token }}" + JINJA,
-    "trim": JINJA.replace("{{ document }}", "{{ document | trim }}"),
-    "length": JINJA.replace("{{ query }}", "{{ query | length }} {{ query }}"),
-    "in": JINJA.replace("{{ query }}", "{{ 'cat' if 'cat' in document else 'dog' }} {{ query }}"),
     "a loop": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}",
-    "by position": ROLES + "{{ query }}\n{{ document }}<|im_end|>",
-    "document first": ROLES + "{{ document }} / {{ query }}{{ eos_token }}",
     "parts": "{% for m in messages %}{{ m.role }}: {% for c in m.content %}{% if c.type == 'text' %}{{ c.text }}{% endif %}{% endfor %}\n{% endfor %}",
-    "a macro": "{% macro say(m) %}<|im_start|>{{ m.role }}\n{{ m['content'] }}<|im_end|>\n{% endmacro %}{% for m in messages %}{{ say(m) }}{% endfor %}",
-    "a namespace": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + m.content | length %}{{ m.content }}\n{% endfor %}{{ ns.n }}",
 }  # fmt: skip
 RAW = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False, "convert_to_tensor": True}
 
@@ -222,21 +214,6 @@ def test_a_pair_that_loses_its_beginning_keeps_the_end_of_the_template(write) ->
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "truncation_side": "left"}))
     assert_scores_are_theirs(folder, [(QUERY, "it"), (QUERY, "the cat " * 200)])
-
-
-def test_modules_without_the_modality_message_have_no_template(write) -> None:
-    """As those that older versions saved."""
-    folder = write(
-        modules=[
-            {"name": "0", "type": "sentence_transformers.base.modules.transformer.Transformer", "path": ""},
-            {"name": "1", "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore", "path": "1"},
-        ],
-        sentence_bert_config={"transformer_task": "text-generation"},
-        config_sentence_transformers={"model_type": "CrossEncoder"},
-    )
-    (folder / "1").mkdir()
-    (folder / "1" / "config.json").write_text(json.dumps({"true_token_id": 300, "false_token_id": 301}))
-    assert_scores_are_theirs(folder, pairs(8))
 
 
 QWEN3 = "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>user\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"

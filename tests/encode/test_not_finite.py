@@ -34,13 +34,10 @@ def spoilt(encoder: TextEncoder) -> TextEncoder:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda encoder: encoder.encode(TEXTS),
         lambda encoder: encoder.encode(TEXTS, overflow="mean"),
-        lambda encoder: encoder.encode_query(TEXTS),
         lambda encoder: list(encoder.stream([TEXTS[:1], TEXTS[1:]])),
         lambda encoder: encoder.encode(TEXTS, spans="sentence"),
         lambda encoder: encoder.encode(TEXTS, output="tokens", normalize=True, overflow="windows"),
-        lambda encoder: list(encoder.stream([TEXTS], output="tokens")),
     ],
 )
 def test_the_first_text_whose_vector_is_not_finite_is_named(spoilt: TextEncoder, call) -> None:
@@ -94,9 +91,7 @@ def test_no_row_of_a_database_has_one(spoilt: TextEncoder, tmp_path: Path) -> No
         assert (added.added, added.skipped) == (2, [f"{file}: passage {number}: {REASON}" for number in (2, 4)])
 
 
-@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
-def test_similarities_are_finite(encoder: TextEncoder, similarity: str) -> None:
-    object.__setattr__(encoder.config, "similarity", similarity)
+def test_similarities_are_finite(encoder: TextEncoder) -> None:
     vectors = encoder.encode(GOOD)
     assert np.isfinite(encoder.similarity(vectors, vectors)).all()
     vectors[1, 3] = np.nan

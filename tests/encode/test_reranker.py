@@ -78,6 +78,7 @@ def pairs() -> list[tuple[str, str]]:
 
 
 @pytest.mark.filterwarnings("ignore:.*unknown keys, which have no effect")  # of other families
+@pytest.mark.gate("^bert", "^roberta", "distilbert", "^deberta", "modernbert-mean", "qwen3", "gpt2")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.replace(" ", "-"))
 def test_scores_are_those_of_cross_encoder_with_the_same_bits_alone(case: str, make: Callable) -> None:
     folder, listed = make(case), pairs()
@@ -96,7 +97,7 @@ def test_scores_are_those_of_cross_encoder_with_the_same_bits_alone(case: str, m
     assert reranker.rank(*listed[0][:1], [listed[0][1]]).indices.tolist() == [0]
 
 
-@pytest.mark.parametrize("case", ["modernbert", "qwen3", "deberta"])
+@pytest.mark.parametrize("case", ["modernbert", "deberta"])
 def test_bfloat16_has_the_same_bits_alone(case: str, make: Callable) -> None:
     reranker, listed = Reranker.load(make(case), dtype=torch.bfloat16), pairs()
     scores = reranker.scores(listed, overflow="truncate", raw=True)

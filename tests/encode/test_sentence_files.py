@@ -4,6 +4,7 @@ import inspect
 import json
 import random
 import re
+import shutil
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
@@ -188,9 +189,17 @@ def test_classes_of_tokenizers_that_give_types() -> None:
     assert typed == opening.TYPED_TOKENIZERS
 
 
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bases")
+
+
 @pytest.fixture
-def base(tmp_path: Path) -> Callable[..., Path]:
-    return lambda kind, family="bert": random_directories.base(kind, family, tmp_path)
+def base(bases: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Copies of directories that are made once."""
+    return lambda kind, family="bert": shutil.copytree(
+        random_directories.base(kind, family, bases), tmp_path / f"{kind} {family}"
+    )
 
 
 def put(path: Path, **settings: object) -> None:

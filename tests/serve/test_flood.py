@@ -42,9 +42,22 @@ def flood(server, expected: dict[str, bytes], requests: int) -> None:
 
 @pytest.mark.slow
 def test_a_flood_has_the_bits_of_encode_alone(start: Callable, expected: dict[str, bytes]) -> None:
+    """Then SIGTERM under load: what was accepted is finished."""
     server = start()
     flood(server, expected, 600)
-    assert server.stop() == (0, "")
+    texts = (list(expected) * 4)[:1500]
+    with ThreadPoolExecutor(_CLIENTS) as clients:
+        asked = [clients.submit(server.embed, texts) for _ in range(_CLIENTS)]
+
+        def are_accepted() -> bool:
+            answered = sum(each.done() for each in asked)  # before the others are counted: none is counted twice
+            return answered + json.loads(server.get("/health"))["queue"]["requests"] >= _CLIENTS
+
+        until(are_accepted)
+        server.process.send_signal(signal.SIGTERM)
+        for each in asked:
+            assert [row.tobytes() for row in each.result()] == [expected[text] for text in texts]
+    assert server.ended() == (0, "")
 
 
 @pytest.mark.timing
@@ -78,36 +91,19 @@ def test_a_server_that_is_killed_and_started_again_gives_errors_or_right_answers
         while not is_done.wait(0.01):  # a server that is gone refuses at once
             traffic.run(_CLIENTS, _CLIENTS, may_break=True)
 
+    def answered_more() -> None:
+        before = traffic.counts["answered"]
+        until(lambda: traffic.counts["answered"] > before + 20 or asking.done())
+
     with ThreadPoolExecutor(1) as load:
         asking = load.submit(ask)
-        for _ in range(3):
-            answered = traffic.counts["answered"]
-            until(lambda answered=answered: traffic.counts["answered"] > answered + 20 or asking.done())
-            os.kill(server.process.pid, signal.SIGKILL)
-            server.ended()
-            server = start("--port", port)
-        answered = traffic.counts["answered"]
-        until(lambda: traffic.counts["answered"] > answered + 20 or asking.done())
+        answered_more()
+        os.kill(server.process.pid, signal.SIGKILL)
+        server.ended()
+        server = start("--port", port)
+        answered_more()
         is_done.set()
         asking.result()
     assert traffic.wrong == []
     assert traffic.counts["broken"] > 0
     assert server.stop() == (0, "")
-
-
-@pytest.mark.slow
-def test_sigterm_under_load_finishes_what_was_accepted(start: Callable, expected: dict[str, bytes]) -> None:
-    server = start()
-    texts = (list(expected) * 4)[:1500]
-    with ThreadPoolExecutor(_CLIENTS) as clients:
-        asked = [clients.submit(server.embed, texts) for _ in range(_CLIENTS)]
-
-        def are_accepted() -> bool:
-            answered = sum(each.done() for each in asked)  # before the others are counted: none is counted twice
-            return answered + json.loads(server.get("/health"))["queue"]["requests"] >= _CLIENTS
-
-        until(are_accepted)
-        server.process.send_signal(signal.SIGTERM)
-        for each in asked:
-            assert [row.tobytes() for row in each.result()] == [expected[text] for text in texts]
-    assert server.ended() == (0, "")

@@ -20,28 +20,31 @@ def cosines(encoder) -> list[float]:
     return [float(query @ passage / norm(query) / norm(passage)) for passage in passages]
 
 
-@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
-def test_cohere_and_jina(serving, encoder, path) -> None:
+def test_cohere_and_jina(serving, encoder) -> None:
     expected = cosines(encoder)
     order = sorted(range(4), key=lambda index: -expected[index])
 
     async def test(client) -> None:
         asked = {"model": "tiny", "query": QUERY, "documents": PASSAGES}
-        answer = (await client.post(path, asked)).json
-        assert [each["index"] for each in answer["results"]] == order
-        assert all(each.keys() == {"index", "relevance_score"} for each in answer["results"])
-        scores = [each["relevance_score"] for each in answer["results"]]
-        np.testing.assert_allclose(scores, [expected[index] for index in order], rtol=1e-12)
-        assert answer["usage"]["total_tokens"] == 4 + 6 + 8 + 4 + 4
-        objects = [{"text": text} for text in PASSAGES]
-        top = (await client.post(path, asked | {"documents": objects, "top_n": 2, "return_documents": True})).json
-        assert [each["document"]["text"] for each in top["results"]] == [PASSAGES[index] for index in order[:2]]
-        assert [each["relevance_score"] for each in top["results"]] == scores[:2]
+        for path in ("/v1/rerank", "/v2/rerank"):
+            answer = (await client.post(path, asked)).json
+            assert [each["index"] for each in answer["results"]] == order
+            assert all(each.keys() == {"index", "relevance_score"} for each in answer["results"])
+            scores = [each["relevance_score"] for each in answer["results"]]
+            np.testing.assert_allclose(scores, [expected[index] for index in order], rtol=1e-12)
+            assert answer["usage"]["total_tokens"] == 4 + 6 + 8 + 4 + 4
+            objects = [{"text": text} for text in PASSAGES]
+            top = (await client.post(path, asked | {"documents": objects, "top_n": 2, "return_documents": True})).json
+            assert [each["document"]["text"] for each in top["results"]] == [PASSAGES[index] for index in order[:2]]
+            assert [each["relevance_score"] for each in top["results"]] == scores[:2]
+        equal = (await client.post("/v1/rerank", {"query": "a", "documents": ["the cat", "the cat", "the cat"]})).json
+        assert [each["index"] for each in equal["results"]] == [0, 1, 2]
 
     serving(test)
 
 
 def test_tei(serving, encoder) -> None:
+    """A score does not depend on the other passages."""
     expected = cosines(encoder)
 
     async def test(client) -> None:
@@ -50,24 +53,9 @@ def test_tei(serving, encoder) -> None:
         assert all(each["text"] == PASSAGES[each["index"]] for each in answer)
         bare = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES, "raw_scores": True})).json
         assert [each["score"] for each in bare] == [each["score"] for each in answer]
-
-    serving(test)
-
-
-def test_a_score_does_not_depend_on_the_other_passages(serving) -> None:
-    async def test(client) -> None:
-        together = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES})).json
-        for each in together:
-            (alone,) = (await client.post("/rerank", {"query": QUERY, "texts": [PASSAGES[each["index"]]]})).json
+        for each in answer:
+            (alone,) = (await client.post("/rerank", {"query": QUERY, "texts": [each["text"]]})).json
             assert alone["score"] == each["score"]
-
-    serving(test)
-
-
-def test_of_equal_scores_the_first_passage_comes_first(serving) -> None:
-    async def test(client) -> None:
-        answer = (await client.post("/v1/rerank", {"query": "a", "documents": ["the cat", "the cat", "the cat"]})).json
-        assert [each["index"] for each in answer["results"]] == [0, 1, 2]
 
     serving(test)
 
@@ -195,16 +183,16 @@ def test_a_score_that_is_not_finite_is_an_error_of_its_own_request(serving, enco
     serving(test)
 
 
-@pytest.mark.parametrize("raw", [False, True])
-def test_a_score_of_a_cross_encoder_that_is_not_finite_is_an_error(serving, write_reranker, raw) -> None:
+def test_a_score_of_a_cross_encoder_that_is_not_finite_is_an_error(serving, write_reranker) -> None:
     reranker = Reranker.load(write_reranker())
     reranker.model.embeddings.token_embedding.weight.data[DOG] = float("inf")
 
     async def test(client) -> None:
-        asked = {"query": QUERY, "texts": ["the cat", "it", "a dog"], "raw_scores": raw}
-        answer = await client.post("/rerank", asked)
-        assert answer.status == 422
-        assert answer.json["error"].startswith("texts[2] has a score that is NaN or infinite; leave it out")
-        assert (await client.post("/rerank", asked | {"texts": ["the cat"]})).status == 200
+        for raw in (False, True):
+            asked = {"query": QUERY, "texts": ["the cat", "it", "a dog"], "raw_scores": raw}
+            answer = await client.post("/rerank", asked)
+            assert answer.status == 422
+            assert answer.json["error"].startswith("texts[2] has a score that is NaN or infinite; leave it out")
+            assert (await client.post("/rerank", asked | {"texts": ["the cat"]})).status == 200
 
     serving(test, reranker=reranker)
