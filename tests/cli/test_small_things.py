@@ -98,7 +98,7 @@ def test_a_model_that_is_spelled_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, more in {
         "minlm": "; did you mean minilm?\n",
         "Speler": "; did you mean speller?\n",
-        "gpt2": ": ",
+        "gpt2": "; give a directory, or one of bard, copyist, minilm, speller\n",
     }.items():
         with pytest.raises(CheckpointError) as error:
             directories.find(name, None)

@@ -350,7 +350,7 @@ def _prompt(
     kinds = [kind for kind, _ in modules.others]
     if modules.pooling and not ("Dense" in kinds and model_type == "CrossEncoder"):
         raise CheckpointError(
-            f"{root} holds an embedding model, which has no score for a pair: uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take it"
+            f"{root} holds an embedding model, which has no score for a pair; give a cross-encoder, or compare vectors of uwaga.TextEncoder"
         )
     computed = ("Dense", "LayerNorm", "Normalize", "Dropout") if modules.pooling else ("LogitScore",)
     if unknown := [kind for kind in kinds if kind not in computed]:

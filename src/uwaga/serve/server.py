@@ -47,7 +47,9 @@ def listen(host: str, port: int) -> socket.socket:
         listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
-        raise DataError(f"port {port} of {host} is not available: {error.strerror or error}") from error
+        raise DataError(
+            f"port {port} of {host} is not available: {error.strerror or error}; choose another with --port"
+        ) from error
     return listening
 
 

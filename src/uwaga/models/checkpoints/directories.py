@@ -83,7 +83,9 @@ def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
     if not path.is_dir():
         check_name(name)
         if path.exists():
-            raise CheckpointError(f"{path} is a file, not a directory with config.json")
+            folder = path.parent  # of `best`, and of a directory's config.json
+            way_out = f"; give {folder}" if any((folder / name).is_file() for name in ("config.json", BEST)) else ""
+            raise CheckpointError(f"{path} is a file, not a directory with config.json{way_out}")
         if name not in BUNDLED:
             return _download(name, revision)
     if revision is not None:
@@ -228,9 +230,9 @@ def _download(hub_id: str, revision: str | None) -> Path:
         raise CheckpointError(f"{hub_id} is neither a directory nor the id of a repository: {error}") from error
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         similar = get_close_matches(hub_id.lower(), BUNDLED, n=1)
-        meant = f"; did you mean {similar[0]}?\n" if similar else ": "
+        way_out = f"did you mean {similar[0]}?" if similar else f"give a directory, or one of {', '.join(BUNDLED)}"
         rule = f"{hub_id} is not a directory, and cannot be downloaded from the hub"
-        raise CheckpointError(f"{rule}{meant}{error}") from error
+        raise CheckpointError(f"{rule}; {way_out}\n{error}") from error
     return folder
 
 
