@@ -219,14 +219,14 @@ class Twins:
     @cached_property
     def peer(self) -> Any:
         """The model in transformers; None: it has none."""
-        return self._theirs(torch.float32)
+        return self.peer_of(torch.float32)
 
     @cached_property
     def exact(self) -> Any:
         """The model in transformers in float64."""
-        return self._theirs(torch.float64)
+        return self.peer_of(torch.float64)
 
-    def _theirs(self, dtype: torch.dtype) -> Any:
+    def peer_of(self, dtype: torch.dtype) -> Any:
         if self.case.of_class is None:
             return None
         return getattr(transformers, self.case.of_class).from_pretrained(self.folder, dtype=dtype).eval()
