@@ -109,7 +109,8 @@ class Report:
     def __init__(self, chosen: argparse.Namespace, question: str, headings: Sequence[str]) -> None:
         self._file = None if chosen.report is None else RESULTS / f"{chosen.report}.md"
         self.peak = _peak(chosen)
-        self.say(f"## {question}\n")
+        is_continued = self._file is not None and self._file.exists()
+        self.say("\n" * is_continued + f"## {question}\n")
         self.say(facts(chosen, self.peak) + "\n")
         self.row(*headings)
         self.row(*("---" for _ in headings))
@@ -280,7 +281,7 @@ def facts(chosen: argparse.Namespace, peak: float | None) -> str:
     return (
         f"{datetime.datetime.now(tz=datetime.UTC).date()}, {machine.processor()}, {chosen.threads} threads, {level}"
         f"{measured}; uwaga {uwaga.__version__}{_revision()}, torch {torch.__version__}; `{command}`.\n"
-        "Times are medians. A column called ratio is PyTorch's time over uwaga's, the median over rounds in which both ran."
+        "Times are medians. A column called ratio is the other side's time over uwaga's, the median over rounds in which both ran."
     )
 
 
