@@ -130,10 +130,7 @@ def encode(
             )
             rows = None if numpy is None else write_numpy(output, numpy)
         except InvalidDocumentError as error:
-            fail(
-                "encode",
-                f"{error}\n--text names another field; --skip-invalid leaves out such documents and lists them",
-            )
+            fail("encode", f"{error}\n--skip-invalid leaves out such documents and lists them")
         except WorkerError as error:
             fail("encode", f"{error}. Finished shards are kept; the same command resumes")
         except OSError as error:

@@ -68,10 +68,7 @@ def add(
             options = {"split": by, "late_chunking": late_chunking, "text_field": text, "skip_invalid": skip_invalid}
             done = _add(database, find_files(files), model, dtype, options)
         except InvalidDocumentError as error:
-            fail(
-                "store add",
-                f"{error}\n--text names another field; --skip-invalid leaves out such documents and lists them",
-            )
+            fail("store add", f"{error}\n--skip-invalid leaves out such documents and lists them")
     for reason in done.skipped:
         echo(f"uwaga store add: left out {reason}", err=True)
     skipped = f", {len(done.skipped):,} left out" if done.skipped else ""
