@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pytest
 
 FreshPython = Callable[..., str]
@@ -24,6 +25,15 @@ def test_import_costs_less_than_50_ms_beyond_torch(fresh_python: FreshPython) ->
 def test_import_alone_imports_neither_torch_nor_pydantic(fresh_python: FreshPython, package: str) -> None:
     program = f"import {package}, sys; print({{'torch', 'pydantic'}} & set(sys.modules))"
     assert fresh_python(program).strip() == "set()"
+
+
+@pytest.mark.slow
+def test_encoding_serving_and_storing_import_no_compiler() -> None:
+    """It takes seconds."""
+    program = (
+        "import sys, uwaga.encode.reranker, uwaga.serve.server, uwaga.store; print('torch._dynamo' in sys.modules)"
+    )
+    assert forked.run(program) == "False\n"
 
 
 @pytest.mark.slow

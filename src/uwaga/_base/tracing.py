@@ -6,7 +6,7 @@ In plain eager mode none is, and an operation may read values, write into memory
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 _PLAIN = (Tensor, Parameter)
+_P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _modes = torch._C._len_torch_dispatch_stack
@@ -31,9 +32,9 @@ Transform = torch._C._functorch.TransformType
 
 
 def constant(function: Callable[..., _R]) -> "functools._lru_cache_wrapper[_R]":
-    """Cache a function, whose result torch.compile takes as a constant: it traces neither the function nor the look into the cache.
+    """Cache a function, and let torch.compile take its results as constants, without tracing the function or its cache.
 
-    torch.compiler.assume_constant_result does the same without a cache, and its import of the compiler takes a second.
+    torch.compiler.assume_constant_result has no cache, and imports the compiler, which takes seconds.
     """
     cached = functools.cache(function)
 
@@ -43,6 +44,21 @@ def constant(function: Callable[..., _R]) -> "functools._lru_cache_wrapper[_R]":
 
     vars(call).update(_dynamo_marked_constant=True, cache_clear=cached.cache_clear)
     return cast("functools._lru_cache_wrapper[_R]", call)
+
+
+def uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let torch.compile call a function between two graphs, and not trace it.
+
+    torch.compiler.disable as a decorator would import the compiler, which takes seconds, in every program.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments: _P.args, **options: _P.kwargs) -> _R:
+        if torch.compiler.is_dynamo_compiling():
+            return torch.compiler.disable(function)(*arguments, **options)
+        return function(*arguments, **options)
+
+    return call
 
 
 def is_intercepted() -> bool:

@@ -3,12 +3,11 @@
 Letters: Q queries, H heads, n rows, D key width, E value width, k listed rows.
 """
 
-import functools
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from uwaga._base.arguments import check, integer
 from uwaga._base.errors import ShapeError
+from uwaga._base.tracing import uncompiled
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.validation import tensor_of
 from uwaga.store import reading
@@ -26,8 +26,6 @@ from uwaga.store.segments import DTYPES, StoredRow
 from uwaga.store.stored import NewRows, StoredDatabase, dtype_name, nested
 
 _MAP_BYTES = 2**32
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 
 
 class Top(NamedTuple):
@@ -51,19 +49,6 @@ class Answer(NamedTuple):
     skipped: int  # rows that were not read, since their bounds say that they cannot matter; of the last 256 queries
     skipped_weight_bound: Tensor  # (...) float64: the most weight that skipped rows may have; 0 without `tolerance`
     rows: int  # how many rows the answer is about: all, or those that meet the condition
-
-
-def _uncompiled(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Return a method that torch.compile calls and does not look into. Decorated by torch.compiler.disable at once, it
-    would import torch._dynamo, which takes 2 s, in every program."""
-
-    @functools.wraps(method)
-    def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
-        if torch.compiler.is_dynamo_compiling():
-            return torch.compiler.disable(method)(*arguments, **options)
-        return method(*arguments, **options)
-
-    return call
 
 
 class SoftDatabase(StoredDatabase):
@@ -134,7 +119,7 @@ class SoftDatabase(StoredDatabase):
 
     # Reading.
 
-    @_uncompiled
+    @uncompiled
     def attend(
         self,
         query: Tensor,
@@ -181,7 +166,7 @@ class SoftDatabase(StoredDatabase):
             return answer
         return answer._replace(value=cast("Tensor", _Value.apply(query, answer, live, query_QHD, scale)))
 
-    @_uncompiled
+    @uncompiled
     def search(
         self, query: Tensor, k: int = 10, *, scale: float = 1.0, where: str | None = None, parameters: Parameters = ()
     ) -> Top:
@@ -196,7 +181,7 @@ class SoftDatabase(StoredDatabase):
         top = self._answer(reading.passes(live, query_QHD, options), shape, live).top
         return top._replace(weights=torch.full_like(top.weights, math.nan))
 
-    @_uncompiled
+    @uncompiled
     def map(self, query: Tensor, *, scale: float | None = None, max_bytes: int = _MAP_BYTES) -> AttentionMap:
         """Return the attention map of queries over all rows, (Q, n) or (H, Q, n). Its keys are the rows in the order of `ids()`.
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from uwaga._base.tracing import uncompiled
 from uwaga.ops.linear.api import linear_map
 
 
@@ -109,7 +110,7 @@ class PackedStates(Tensor):
 
     # torch.compile does not trace the subclass: it compiles the code between operations on states.
     @classmethod
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @uncompiled
     def __torch_function__(
         cls, function: Callable, types: Sequence[type], args: Sequence = (), kwargs: Mapping | None = None
     ) -> object:
@@ -135,7 +136,7 @@ class PackedStates(Tensor):
             first = first.base
         return first.materialized is None and not self.packing.is_closed
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @uncompiled
     def plain(self) -> Tensor:
         """Return the plain tensor, the same one every time."""
         if self.materialized is None:
