@@ -237,9 +237,10 @@ def _without_repeats(tensor: Tensor) -> Tensor:
     """Return the tensor with one entry in each dimension whose entries are all equal: a mask of padded keys may be one row, or a row that is repeated
     for every query, by a stride of 0 or in memory."""
     bits = tensor.view(_INTEGERS[tensor.itemsize])  # NaN does not equal itself
-    for dimension, stride in enumerate(bits.stride()):
-        first = bits.narrow(dimension, 0, min(1, bits.shape[dimension]))
-        if stride == 0 or torch.equal(bits, first.expand_as(bits)):  # which ends at the first difference
+    bits = bits[tuple(slice(1) if stride == 0 else slice(None) for stride in bits.stride())]
+    for dimension, size in enumerate(bits.shape):
+        first = bits.narrow(dimension, 0, min(1, size))
+        if torch.equal(bits, first.expand_as(bits)):  # which ends at the first difference
             bits = first
     return bits
 
