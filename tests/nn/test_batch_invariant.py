@@ -4,8 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from processors import GENOA, M2, SAPPHIRE_RAPIDS
 from torch import nn
 
+from uwaga._base.processor import Processor
 from uwaga.nn.plain_modules import apply_linear
 
 
@@ -17,35 +19,26 @@ def test_shape_and_values_are_those_of_the_map(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(result, linear(x))
 
 
-def test_rows_of_a_replaced_module_are_padded() -> None:
+def test_rows_of_a_replaced_module_are_padded_where_that_suffices(on: Callable[[Processor], None]) -> None:
     seen = []
-    apply_linear(lambda x: seen.append(len(x)) or x, torch.ones(3, 6))
-    assert seen == [4]
+    for here in (GENOA, SAPPHIRE_RAPIDS, M2):
+        on(here)
+        apply_linear(lambda x: seen.append(len(x)) or x, torch.ones(3, 6))
+    assert seen == [4, 3, 3]
 
 
 def test_an_observed_map_has_the_bits_of_a_plain_one_and_hooks_see_its_rows_alone() -> None:
     torch.manual_seed(0)
     linear, x, seen = nn.Linear(1536, 384), torch.randn(7, 1536), []
-    expected = apply_linear(linear, x)
+    plain = {rows: apply_linear(linear, x[:rows]) for rows in (1, 2, 3, 5, 7)}
 
     def hook(_: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
         seen.append((len(inputs[0]), nn.functional.linear(inputs[0], torch.ones_like(linear.weight)).shape))
 
     linear.register_forward_hook(hook)
-    for rows in (1, 2, 3, 5, 7):
-        assert torch.equal(apply_linear(linear, x[:rows]), expected[:rows])
-    assert seen == [(rows, (rows, 384)) for rows in (1, 2, 3, 5, 7)]
-
-
-def test_a_step_of_decoding_pays_for_its_own_tokens_alone() -> None:
-    from uwaga.nn import EncoderLayer, KeyValueCache, LayerSpec
-
-    layer, cache, seen = EncoderLayer(LayerSpec(d_model=8, num_heads=2, d_ff=16)).eval(), KeyValueCache(1), []
-    for linear in (layer.attention.query, layer.attention.output, layer.feed_forward.up, layer.feed_forward.down):
-        linear.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[:-1].numel()))
-    with torch.no_grad():
-        layer(torch.ones(1, 1, 8), cache=cache[0])
-    assert seen == [1] * 4
+    for rows, expected in plain.items():
+        assert torch.equal(apply_linear(linear, x[:rows]), expected)
+    assert seen == [(rows, (rows, 384)) for rows in plain]
 
 
 def _hook(linear: nn.Linear) -> nn.Module:

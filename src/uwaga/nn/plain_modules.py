@@ -3,7 +3,7 @@
 A module that was replaced by another class, has hooks, or whose forward was replaced, is called. Linear maps are batch-invariant: a token
 gives the same bits whatever other tokens are in the batch. One with hooks is called, and its product is computed by `uwaga.linear` all the
 same; the activation is then PyTorch's, since a hook may change what it is taken of. A replaced one (LoRA, quantized layers) computes as it
-does, on rows that are padded (`ops/linear/engines/torch_linear.py` says where that suffices).
+does, on rows that are padded if that suffices (`ops/linear/engines/torch_linear.py`).
 
 Letters: M width of the input, W width of the output.
 """

@@ -2,9 +2,10 @@
 
 PyTorch's float32 matrix products on the CPU are MKL's. On AMD's processors it processes rows in blocks of four and the remaining rows
 by another kernel with another order of summation; with few rows, each thread's share of them may end in such a remainder. Rows of
-zeros fill up the last block, so that a token gives the same bits there whatever other tokens are in the batch. On Intel's processors
-this is not enough, since MKL chooses among more kernels (`has_batch_invariant_rows` in choose.py). bfloat16 needs no padding; float64 and
-accelerators choose kernels by more than the number of rows, and are left as they are.
+zeros fill up the last block there, so that a token gives the same bits whatever other tokens are in the batch. One row then takes twice
+the time. Other processors compute the rows alone: on Intel's, MKL chooses among more kernels, and elsewhere it was not shown that padding
+suffices (`has_batch_invariant_rows` in choose.py). bfloat16 needs no padding; float64 and accelerators choose kernels by more than the
+number of rows.
 
 Letters: M width of the input, W width of the output.
 """
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from uwaga._base import processor
 from uwaga._base.tracing import is_tracing
 from uwaga.ops.activations import ACTIVATIONS
 
@@ -41,16 +43,16 @@ def linear(
 
 
 def needs_padding(x: Tensor) -> bool:
-    """Return whether the bits of a row of F.linear depend on the number of rows of x, (..., M), and padding helps against that."""
+    """Return whether padding makes the bits of a row of F.linear independent of the number of rows of x, (..., M)."""
     # The dtype and the device are tested first: they cost a graph no guard on the number of rows.
     if x.dtype != torch.float32 or not x.is_cpu or torch.compiler.is_compiling() or is_tracing():
         return False
     rows = _rows(x)
-    return rows < _MANY_ROWS and rows % _BLOCK != 0
+    return rows < _MANY_ROWS and rows % _BLOCK != 0 and processor.detect().vendor == "AMD"
 
 
 def with_padding(linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Compute `linear` of rows (..., M): (..., W), with rows of zeros behind them up to a whole block. One row costs as much as four."""
+    """Compute `linear` of rows (..., M): (..., W), with rows of zeros behind them up to a whole block."""
     rows = _rows(x)
     padded = functional.pad(x.reshape(rows, -1), (0, 0, 0, -rows % _BLOCK))
     return linear(padded)[:rows].reshape(*x.shape[:-1], -1)
