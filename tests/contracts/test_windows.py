@@ -69,7 +69,7 @@ assert raised(durable.PathConflictError, durable.rename_noreplace, folder / "oth
 durable.rename_noreplace(folder / "other", folder / "third")
 durable._REPLACE_SECONDS = (0.0,)
 with path.open("rb"):
-    why = "cannot be replaced: on Windows a program has it open or mapped; close it there"
+    why = "cannot be replaced: Windows keeps a file that a program has open or mapped; close it there"
     assert raised(PermissionError, write, path, b"three") == why
 mapped = np.memmap(path, mode="r")
 assert raised(PermissionError, write, path, b"three") == why

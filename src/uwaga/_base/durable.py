@@ -47,8 +47,8 @@ class PathConflictError(FileExistsError):
 @contextmanager
 def atomic_replace(path: Path) -> Iterator[IO[bytes]]:
     """Open a temporary file to write, and rename it to `path` when it is complete and on the disk; a file or link of that name
-    is replaced. The temporary file, whose path is the `name` of what is yielded, is removed where an exception is raised. Who has a
-    library write to that path closes the file before: on Windows a library may not replace a file that is open.
+    is replaced. The temporary file, whose path is the `name` of the yielded file, is removed if an exception is raised. Close the file
+    before a library writes to that path: on Windows a library may not replace a file that is open.
 
     Where `path` is a character device or a pipe, or a link to one, the complete file is copied into it instead. Raises
     PathConflictError where it is a socket, a block device or anything else that is not replaced, or a pipe that no program reads.
@@ -83,8 +83,8 @@ def atomic_create(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Create a folder under a temporary name to fill, with its parents, and rename it to `path` when that is done; it is removed with what
-    is in it where an exception is raised. Raises PathConflictError where the path exists."""
+    """Create a folder under a temporary name to fill, with its parents, and rename it to `path` when that is done. If an exception
+    is raised, the folder is removed with its content. Raises PathConflictError if the path exists."""
     temporary = _temporary_path(path)
     make_folder(path.parent)
     temporary.mkdir()
@@ -99,7 +99,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def rename_noreplace(path: Path, new: Path) -> None:
-    """Rename a file to a new path, atomically. Raises PathConflictError where that exists."""
+    """Rename a file to a new path, atomically. Raises PathConflictError if the new path exists."""
     if sys.platform == "win32":  # where a renaming replaces nothing
         try:
             path.rename(new)
@@ -149,7 +149,7 @@ def open_append(path: Path, accepts: Callable[[bytes], bool], *, size: int) -> I
 
 
 def fsync(path: Path) -> None:
-    """Flush the content of a file, or the entries of a folder, to the disk; on Windows of a file alone."""
+    """Flush the content of a file, or the entries of a folder, to the disk. On Windows a folder is left as it is."""
     if sys.platform == "win32" and path.is_dir():
         return  # Python cannot open a folder there
     # On Windows a file that is only read is not flushed.
@@ -182,8 +182,10 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def file_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold an exclusive lock (flock; on Windows LockFile) on a file, which is created where there is none and never written. The system releases it
-    when the process ends, in whatever way; a child made by fork has no part in it.
+    """Hold an exclusive lock (flock; on Windows LockFile) on a file.
+
+    The file is created if it is absent, and is never written. The system releases the lock when the process ends, in whatever way. A child
+    made by fork does not hold the lock.
 
     Raises:
         BlockingIOError: another process holds it, and `wait` is False.
@@ -199,7 +201,7 @@ def file_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def _lock(opened: int, *, wait: bool) -> None:
-    """Lock an open file. Raises BlockingIOError where another one holds the lock, also of this process, and `wait` is False."""
+    """Lock an open file. Raises BlockingIOError if another open file, also of this process, holds the lock and `wait` is False."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -258,7 +260,7 @@ def mark_folder(path: Path) -> None:
 
 
 def rename_folder(folder: Path, new: Path) -> None:
-    """Rename a folder to a new path. Raises PathConflictError where that exists."""
+    """Rename a folder to a new path. Raises PathConflictError if the new path exists."""
     if os.path.lexists(new):  # rename() would replace an empty folder
         raise PathConflictError(new, "it already exists; move it away")
     folder.rename(new)
@@ -333,7 +335,7 @@ class PrivateFolder:
         self._folder = tempfile.TemporaryDirectory(prefix="uwaga-")
 
     def write(self, name: str, content: bytes) -> Path:
-        """Write a new file that only this account can read, and return its path. Raises FileExistsError, OSError."""
+        """Write a new file that only this account can read and write, and return its path. Raises FileExistsError, OSError."""
         path = Path(self._folder.name) / name
         with os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
@@ -413,7 +415,7 @@ def _finish(file: IO[bytes], temporary: Path, mode: int) -> None:
 
 
 def replace_file(temporary: Path, path: Path) -> None:
-    """Rename a file to a path, atomically, where another one may be. Raises OSError."""
+    """Rename a file to a path, atomically; a file of that path is replaced. Raises OSError."""
     for seconds in _REPLACE_SECONDS if sys.platform == "win32" else ():
         try:
             temporary.replace(path)
@@ -425,7 +427,7 @@ def replace_file(temporary: Path, path: Path) -> None:
         temporary.replace(path)
     except PermissionError as error:
         if sys.platform == "win32":
-            why = "cannot be replaced: on Windows a program has it open or mapped; close it there"
+            why = "cannot be replaced: Windows keeps a file that a program has open or mapped; close it there"
             raise PermissionError(error.errno, why, str(path)) from error
         raise
 

@@ -9,12 +9,12 @@ _CPU_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu
 
 
 def torch_command() -> str:
-    """Return what installs PyTorch on this system without a GPU."""
+    """Return the command that installs PyTorch for the CPU on this system."""
     return _CPU_TORCH if sys.platform == "linux" else "pip install torch"
 
 
 def missing(error: ModuleNotFoundError, extra: str) -> str:
-    """Return a package that is missing and the command that brings it: an extra, or PyTorch's own."""
+    """Return the name of a missing package and the command that installs it: an extra, or PyTorch's own."""
     if error.name == "torch":
         on_gpu = "; with an NVIDIA GPU: pip install torch" if sys.platform == "linux" else ""
         return f"needs PyTorch, which is not installed: {torch_command()}{on_gpu}"

@@ -42,7 +42,7 @@ def default_path() -> Path:
 
 @functools.cache
 def load() -> Library | str:
-    """Return the library, or why there is none."""
+    """Return the loaded library, or a text that says why it cannot be used."""
     path, level = env.library(), env.level()
     path = path or default_path()
     if not path.is_file():
@@ -67,9 +67,9 @@ def load() -> Library | str:
 
 
 def _missing_bytes(path: Path) -> str | None:
-    """Return how much of an ELF file is missing, by its headers; None for a complete file or another format.
+    """Return a text with the size of an incomplete ELF file and the size that its headers need; None for other files.
 
-    The loader maps pages that are not in such a file, and SIGBUS ends the process."""
+    The loader would map pages that an incomplete file does not have, and SIGBUS would end the process."""
     # Elf64_Ehdr: e_phoff, e_shoff, e_phentsize, e_phnum, e_shentsize, e_shnum after the magic, class and byte order
     header, programs = struct.Struct("<4s2B26xQQ6x4H2x"), struct.Struct("<8xQ16xQ16x")  # Elf64_Phdr: p_offset, p_filesz
     try:
@@ -145,7 +145,7 @@ def _misplaced_struct(functions: ctypes.CDLL) -> str | None:
 
 
 def _share_thread_pool(functions: ctypes.CDLL) -> tuple[bool, str]:
-    """Pass the GOMP_parallel that PyTorch's own library is bound to, so that both run on one thread pool. Return whether they do, and why.
+    """Pass the library the GOMP_parallel that PyTorch is bound to. Return whether both run on one thread pool, and why.
 
     Looked up through libtorch_cpu's handle: the lookup follows that library's own dependencies, so it finds
     the OpenMP that PyTorch uses, whatever the name of its file, and no second copy.
@@ -173,7 +173,7 @@ def library() -> Library:
 
 
 def reason_unavailable() -> str | None:
-    """Return why there is no native library, or None where there is one."""
+    """Return why the native library cannot be used, or None if it can."""
     loaded = load()
     return loaded if isinstance(loaded, str) else None
 

@@ -73,7 +73,7 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Operand) -> Operand:
-        """Map each token: (..., Q, M), or Ragged with values (N, M), as x is. A token gives the same bits in any batch.
+        """Map each token: (..., Q, M), or Ragged with values (N, M), as x is. The maps are batch-invariant as `uwaga.linear` is.
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M).
@@ -136,7 +136,7 @@ class LayerSpec:
         check(self.norm == "pre" or not self.output_norms, "LayerSpec: output_norms needs norm='pre'")
 
     def new_attention(self, *, memory_dim: int | None = None, **made: Any) -> MultiHeadAttention:
-        """Make self-attention; with memory_dim cross-attention."""
+        """Make a layer of self-attention, or of cross-attention if memory_dim is given."""
         return MultiHeadAttention(
             self.d_model,
             self.num_heads,
@@ -243,7 +243,7 @@ class EncoderLayer(nn.Module):
         return _run_sublayers(x, sublayers, self.dropout, self.is_pre, tokens_R)
 
     def _computes_alone(self, mask: Any, bias: Any, cache: LayerCache | None) -> bool:
-        """Return whether attention may be computed of one query of each row: no hook reads the others, and the mask and the bias
+        """Return whether attention may be computed for one query of each row alone: no hook reads the others, and the mask and the bias
         can take the position of that query."""
         is_seen = threads.any_open and bool(hooks.hooks_of(self.attention))
         return not is_seen and cache is None and _has_no_start(mask) and _has_no_start(bias)
@@ -362,7 +362,7 @@ def _run_sublayers(
 def _add_and_norm(
     x: Operand, added: Operand, norm: nn.Module, dropout: nn.Module, *, wants_sum: bool
 ) -> tuple[Operand, Operand]:
-    """Compute norm(x + dropout(added)), and the sum where it is wanted, else x."""
+    """Return norm(x + dropout(added)), and the sum if wants_sum, else x."""
     result = residual_norm(norm, dropout, values_of(x), values_of(added), wants_sum=wants_sum)
     pair = result.output, values_of(x) if result.sum is None else result.sum
     return (x.with_values(pair[0]), x.with_values(pair[1])) if isinstance(x, Ragged) else pair

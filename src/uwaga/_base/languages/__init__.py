@@ -52,7 +52,7 @@ def tr_n(one: str, other: str, count: int, **values: object) -> str:
 
 
 def plural(forms: Sequence[str], count: int, **values: object) -> str:
-    """Return the one of a message's forms, in the order of the current language's rule, that a count takes."""
+    """Return the form of a message for a count; `forms` are in the order of the current language's rule."""
     return filled(forms[table_of(_current.get()).form_of(count)], {"count": count, **values})
 
 
@@ -85,7 +85,7 @@ def decimal(number: float, digits: int) -> str:
 
 
 def significant(number: float, digits: int) -> str:
-    """Return a number with some significant digits; as a power of ten below 0.0001 and where its last digit would be above the units.
+    """Return a number with some significant digits; as a power of ten if it is below 0.0001 or its last digit is above the units.
 
     >>> significant(0.00125, 2), significant(123456.0, 3), significant(-2e-7, 1), significant(0.0, 1)
     ('0.0013', '1.23\N{MULTIPLICATION SIGN}10⁵', '\N{MINUS SIGN}2\N{MULTIPLICATION SIGN}10⁻⁷', '0')
@@ -169,8 +169,9 @@ def of_header(accept_language: str) -> str:
 
 
 def page_table(language: str, *, can_change: bool = False) -> dict[str, Any]:
-    """Return what a page needs to show its messages in a language: {"language": code, "messages": {English: [forms]}}, and where another
-    can be chosen "names" of all."""
+    """Return what a page needs to show its messages in a language: {"language": code, "messages": {English: [forms]}}.
+
+    can_change: whether the reader can choose another language; then "names" has the names of all languages."""
     messages = table_of(language).of_page() if language != _ENGLISH else {}
     return {"language": language, "messages": messages} | ({"names": LANGUAGES} if can_change else {})
 
@@ -199,8 +200,8 @@ def table_of(language: str) -> Table:
 
 @functools.cache
 def _numbers(language: str) -> tuple[str, str, int]:
-    """Return how a language writes numbers: the decimal separator, that of groups of three, and the digits that stand before the
-    rightmost group at least (CLDR's minimumGroupingDigits: Polish writes 1024, but 10 240)."""
+    """Return the decimal separator of a language, its separator of groups of three digits, and the least number of digits before the
+    rightmost group (CLDR's minimumGroupingDigits: Polish writes 1024, but 10 240)."""
     point, group, least_group = tables()["numbers"][language]
     return point, group, least_group
 
