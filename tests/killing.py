@@ -9,7 +9,7 @@ Its argument is a JSON object:
     seed, kills    of random
     first, period  run n of every is killed at file-system call first + n % period, until a run ends by itself
     calls          of chosen: pairs of "before" or "after" and the number of a file-system call
-    finished       a pattern of files next to an output that is not there yet
+    finished       a pattern of files next to an output that is not there yet; all files by default
     prepare        statements to execute first
 
 Its last line of output is a JSON object: for all but alone, the exit code of each run and the number of `finished` files after it, null
@@ -72,7 +72,7 @@ def kill_at_call(step: Callable, left: dict[str, int]) -> Callable:
 
 def end(asked: dict, child: int, out: str) -> tuple[int, int | None]:
     code, path = exit_code(child), Path(out)
-    return code, None if path.exists() else len(list(path.parent.glob(asked.get("finished", ""))))
+    return code, None if path.exists() else len(list(path.parent.glob(asked.get("finished", "*"))))
 
 
 def at_random(asked: dict, out: str, seconds: float) -> list[tuple[int, int | None]]:

@@ -42,6 +42,7 @@ def killed(
         "runs": runs,
         "folder": folder,
         "way": request.param,
+        "seed": asked["seed"],
         "bytes": [Path(path).read_bytes() for path in paths.values()],
     }
 
@@ -51,7 +52,7 @@ def test_the_last_run_ends_with_the_bytes_of_one_that_was_left_alone(killed: dic
     *deaths, (last, _) = killed["runs"]
     assert last == 0
     alone, other = killed["bytes"]
-    assert other == alone
+    assert other == alone, killed["seed"]
     assert len(deaths) == 10 if killed["way"] == "random" else len(deaths) > SHARDS
 
 

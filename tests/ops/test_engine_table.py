@@ -96,16 +96,11 @@ MEASURED = {
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: Callable[[processor.Processor], None]) -> Iterator[Path]:
     """Where the profile of this process, on a Zen 4, is; nothing is there yet."""
     on(dataclasses.replace(GENOA, name="Zen 4"))
-
-    def clear() -> None:
-        engine_profile.active.cache_clear()
-        forget()
-
     monkeypatch.setenv("UWAGA_PROFILE", "1")
     monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
-    clear()
+    forget()
     yield tmp_path / "data" / "engines.json"
-    clear()
+    forget()
 
 
 @pytest.fixture
