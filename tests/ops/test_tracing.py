@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from engines import NATIVE
+from engines import NATIVE, needs_native
 from stress import mostly_stress
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses import FakeTensorMode
@@ -82,7 +82,9 @@ PROGRAMS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("impl", mostly_stress([None, "torch", "reference", "cpu"], lambda impl: impl != "cpu"))
+@pytest.mark.parametrize(
+    "impl", [None, "torch", "reference", pytest.param("cpu", marks=(needs_native, pytest.mark.stress))]
+)
 @pytest.mark.parametrize("name", mostly_stress(PROGRAMS, lambda name: name == "plain"))
 def test_a_compiled_program_is_the_program(impl: str | None, name: str) -> None:
     if impl == "torch" and name in ("biases and sinks", "lse", "no softmax"):
