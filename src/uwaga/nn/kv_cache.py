@@ -195,7 +195,7 @@ class SelfAttentionCache:
         self._longest = int(target_R.max()) if len(target_R) else 0
 
     def reorder(self, rows: Tensor) -> None:
-        """Let row r become the former row rows[r]; rows, 1-d int64 of any length, may be left out or repeated, as in a beam search.
+        """Replace the rows by the rows at these indices, 1-d int64 of any length. A row may be left out or repeated, as in a beam search.
 
         Raises:
             ValueError: a row that does not exist.

@@ -57,7 +57,7 @@ class RotaryScaling:
 
     @property
     def scale(self) -> float:
-        """Return what cosines and sines are multiplied by: 1 except in yarn."""
+        """Return the factor of cosines and sines: 1 except in yarn."""
         if self.kind != "yarn":
             return 1.0
         if self.attention_factor is not None:

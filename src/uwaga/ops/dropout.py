@@ -34,7 +34,7 @@ _first_row: int | None = None
 
 @contextmanager
 def rows_from(first: int) -> Iterator[None]:
-    """Open a context in which rows are those of a longer batch from row `first` on, in all threads.
+    """Open a context in which row n is dropped as row first + n of a longer batch would be, in all threads.
 
     PyTorch's dropout, which knows no rows, is rejected there (NotImplementedError)."""
     global _first_row

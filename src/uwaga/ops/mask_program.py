@@ -277,21 +277,21 @@ class MaskProgramBuilder:
         return self.program, tuple(self.tensors)
 
     def band(self, low: int | None, high: int | None, start: Start) -> None:
-        """Append keys at low <= j - p <= high; None is unbounded."""
+        """Append the rule low <= j - p <= high; None is unbounded."""
         low = -UNBOUNDED if low is None else low
         high = UNBOUNDED if high is None else high
         mode, value, starts = resolve_start(self.shape, start)
         self.operations.append(Band(low, high, mode, value, None if starts is None else self._add(starts)))
 
     def lengths(self, lengths: Tensor) -> None:
-        """Append keys j < lengths[b]. Lengths outside 0..K are an error where they can be read at no cost (on the CPU, outside torch.compile)."""
+        """Append the rule j < lengths[b]. Lengths outside 0..K are an error where they can be read at no cost (on the CPU, outside torch.compile)."""
         per_sequence = self.shape.per_sequence("KeyLengths", lengths)
         if is_readable(per_sequence) and per_sequence.numel():
             check_lengths(per_sequence, self.shape.keys)
         self.operations.append(Lengths(self._add(per_sequence)))
 
     def documents(self, ids: Tensor, query_ids: Tensor | None) -> None:
-        """Append keys whose id is the query's."""
+        """Append the rule that the key has the id of the query."""
         shape = self.shape
         keys = self._ids("Documents ids", ids, shape.keys, shape.key_tokens)
         queries = None
@@ -302,7 +302,7 @@ class MaskProgramBuilder:
         self.operations.append(SameDocument(self._add(keys), queries))
 
     def dense(self, bits: Tensor) -> None:
-        """Append keys for which a bool tensor that broadcasts to the scores is true."""
+        """Append a bool tensor that broadcasts to the scores, and is true for visible keys."""
         self.operations.append(Dense(self._add(self.shape.per_score("mask", bits))))
 
     def _add(self, tensor: Tensor) -> int:

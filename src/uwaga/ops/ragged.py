@@ -189,14 +189,17 @@ class PartOfBatch(NamedTuple):
 
 
 def part_of(batch: Ragged, number: int, count: int, *, like: Ragged | None = None) -> PartOfBatch:
-    """Return one of `count` parts of a batch, each of about as many consecutive tokens, with rows that are cut anywhere; or, where `like` has as
-    many rows, cut in the rows where that would be, in proportion. Raises ValueError where it has others.
+    """Return one of `count` parts of a batch, each of about as many consecutive tokens. Rows are cut anywhere.
+
+    like: a batch with as many rows; rows are then cut where those of `like` would be, in proportion. Raises ValueError for another number.
 
     >>> part_of(Ragged(torch.arange(5), torch.tensor([0, 2, 2, 5])), 1, 2)
     PartOfBatch(rows=Ragged(values (3,) int64, lengths [0, 3]), first_token=2)
     """
     if like is not None and len(like) != len(batch):
-        raise ValueError(f"Ragged: rows that are cut like others must be as many, {len(like)}, not {len(batch)}")
+        raise ValueError(
+            f"Ragged: a batch that is cut like another must have as many rows, {len(like)}, not {len(batch)}"
+        )
     start, stop = (_cut(batch if like is None else like, n, count) for n in (number, number + 1))
     if like is not None:
         start, stop = (_cut_like(cut, like, batch) for cut in (start, stop))

@@ -63,7 +63,7 @@ def check_tensor(where: str, name: str, tensor: object) -> Tensor:
 
 
 def tensor_of(value: object, name: str, instead: str = "") -> Tensor:
-    """Return torch.as_tensor(value). Raises ValueError if it has no numbers. instead: what to do, for the message."""
+    """Return torch.as_tensor(value). Raises ValueError if it is not made of numbers. instead: what to do, for the message."""
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:

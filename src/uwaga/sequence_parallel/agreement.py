@@ -130,7 +130,7 @@ def agree_on_options(
 
 
 def _made_call(operands: tuple[Any, Any, Any], options: AttentionOptions, whole: Mapping[str, Any]) -> Call:
-    """Return the validated call. ValueError unless the native kernels serve it, NotImplementedError for forward-mode derivatives."""
+    """Return the validated call. Raises ValueError if the native kernels cannot serve it, NotImplementedError for forward-mode derivatives."""
     call = make_call(*operands, options, wants_lse=True, whole=whole)
     if has_tangent(*call.operands):
         raise _no_transforms()

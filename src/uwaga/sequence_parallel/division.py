@@ -105,7 +105,7 @@ class Rows:
 
     @classmethod
     def of(cls, group: Group, number: int, query: Operand, key: Operand, headers: Sequence[Sequence[int]]) -> "Rows":
-        """Make it from what all processes have. Raises ValueError, in all of them, for parts that do not follow one another."""
+        """Return the rows that the headers of all processes describe. Raises ValueError, in all processes, if parts do not follow one another."""
         assert isinstance(query, Ragged)
         assert isinstance(key, Ragged)
         counts = [x[2] for x in headers]

@@ -52,7 +52,7 @@ class Group(NamedTuple):
 
     @classmethod
     def of(cls, group: dist.ProcessGroup | None) -> "Group":
-        """Return the group, or all processes for None. ValueError where there is no group, or this process is not in it."""
+        """Return the group, or all processes for None. Raises ValueError if there is no group, or this process is not in it."""
         check(
             dist.is_available() and dist.is_initialized(),
             "uwaga.sequence_parallel: there is no process group: call torch.distributed.init_process_group('gloo') first",

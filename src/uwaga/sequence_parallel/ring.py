@@ -52,7 +52,7 @@ class Rows:
 
     @classmethod
     def of(cls, plan: Plan, tensors: Sequence[Tensor]) -> "Rows":
-        """Make it from what `tensors` returned."""
+        """Return the rows from the result of their method `tensors`."""
         count = len(tensors) // 3
         return cls(plan, *(list(tensors[n * count : (n + 1) * count]) for n in range(3)))
 

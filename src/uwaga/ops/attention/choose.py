@@ -122,7 +122,7 @@ def _other_bits(call: Call, choice: Choice, impl: str | None) -> str:
 
 
 def _is_by_processor(call: Call) -> bool:
-    """Return whether the order depends on the processor: a call without a gradient in which PyTorch wastes nothing."""
+    """Return whether the order depends on the processor: for calls without a gradient in which PyTorch's kernels compute nothing hidden."""
     query = call.query
     return (
         query.device.type == "cpu"

@@ -57,7 +57,7 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _address(tensor: Tensor) -> int:
-    """Return the address of a tensor. ValueError if it has elements and no memory, since the library reads 0 as an absent operand."""
+    """Return the address of a tensor. Raises ValueError if it has elements and no memory, since the library reads 0 as an absent operand."""
     address = tensor.data_ptr()
     if not address and tensor.numel():
         raise ValueError(f"attention: a tensor of {tuple(tensor.shape)} has no memory: its storage is empty")
@@ -237,8 +237,10 @@ class ProblemTemplate(NamedTuple):
         dtype: torch.dtype,
         strides: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
     ) -> "ProblemTemplate":
-        """Pack what is known before the call: `sizes` are sequences, H, G, Q, K, D and E, where Q and K of a ragged batch are the longest; `tokens` its packed
-        rows of query and key; `strides` those of query, key and value."""
+        """Pack what is known before the call.
+
+        `sizes` are sequences, H, G, Q, K, D and E; Q and K of a ragged batch are the longest. `tokens` are its packed rows of query and key,
+        and `strides` those of query, key and value."""
         query, key, value = (_TENSOR_STRIDES.pack(*_steps(x), _number(dtype), 0) for x in strides)
         query_offsets, key_offsets = map(numbers_fields, offsets)
         try:

@@ -37,20 +37,20 @@ def new_sums(count: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def row_sums(call: Call) -> int:
-    """Return the float32 numbers of the sums of a part of the queries: outputs, maxima and sums."""
+    """Return how many float32 numbers the sums of a part of the queries are: outputs, maxima and sums."""
     batch, heads, queries, _ = call.query.shape
     return batch * heads * queries * (padded(call.value.shape[3], 16) + 2)
 
 
 def query_sums(call: Call) -> int:
-    """Return the same of the gradient of a part of the queries."""
+    """Return how many float32 numbers the sums of the gradient of a part of the queries are."""
     batch, groups = call.key.shape[:2]
     rows = call.query.shape[2] * call.heads_per_key_head
     return batch * groups * padded(rows, 48) * padded(call.query.shape[3], 16)
 
 
 def key_sums(x_BGnD: Tensor) -> int:
-    """Return the same of the gradient of a part of the keys, or of the values."""
+    """Return how many float32 numbers the sums of the gradient of a part of the keys, or of the values, are."""
     batch, groups, keys, width = x_BGnD.shape
     return batch * groups * padded(keys, 64) * padded(width, 16)
 

@@ -186,8 +186,8 @@ def _before_activation(
 
 
 def product_of(engine: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """Compute a b^T, differentiable where gradients are recorded: by the engine, or by PyTorch's operators, which every transform, tracer
-    and tensor subclass knows."""
+    """Return the function a b^T, differentiable if gradients are recorded: by the engine, or by PyTorch's operators, which every transform,
+    tracer and tensor subclass knows."""
 
     if engine == "torch":
         return _torch_product

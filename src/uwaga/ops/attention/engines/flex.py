@@ -715,7 +715,7 @@ def unfused(
     mask_tensors: tuple[Tensor, ...],
     blocks: tuple[Tensor | None, ...],
 ) -> tuple[Tensor, Tensor]:
-    """Compute the same by the operator below flex_attention, which has gradients on the CPU and compiles nothing."""
+    """Compute what `_flex` computes by the operator below flex_attention, which has gradients on the CPU and compiles nothing."""
     from torch._higher_order_ops.flex_attention import flex_attention
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor, *tensors: Tensor) -> Tensor:
