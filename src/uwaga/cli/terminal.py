@@ -242,8 +242,9 @@ def escape_unencodable() -> None:
 
 @contextmanager
 def in_language(command: str, language: str | None) -> Iterator[None]:
-    """Give messages the language of an option, or of LC_ALL, LC_MESSAGES or LANG if it is None. Ends the program if
-    there is no such language."""
+    """Open a context in which messages are in this language, or in the language of the first of LC_ALL, LC_MESSAGES and LANG for None.
+
+    Ends the program if uwaga has no messages in the language of the option."""
     if language is not None and language not in LANGUAGES:
         fail(command, f"--language must be one of {', '.join(LANGUAGES)}, not {language!r}")
     preference = next((value for name in ("LC_ALL", "LC_MESSAGES", "LANG") if (value := os.environ.get(name))), "")
