@@ -143,16 +143,17 @@ CASES = {
 
 # Cases of `make test`, each the only one of its kind.
 GATE = {
-    "all", "many blocks", "a window of many blocks", "lengths", "documents", "either", "alibi", "relative", "sinks, softcap, grouped heads",
-    "three key heads", "a start per sequence", "cross", "learned bias", "learned bias in bfloat16", "without softmax", "fewer tokens than processes",
-    "no tokens", "no leading dimensions",
+    "no sequences", "all", "many blocks", "a window of many blocks", "lengths", "documents", "documents of a batch", "either", "alibi", "relative",
+    "sinks, softcap, grouped heads", "three key heads", "a start per sequence", "cross", "cross documents", "learned bias",
+    "learned bias of all heads", "learned bias of keys", "learned bias in bfloat16", "without softmax", "float16",
+    "fewer tokens than processes", "no tokens", "five dimensions", "no leading dimensions",
 }  # fmt: skip
 # Maps have neither dropout nor a form without softmax.
 CASES_OF_MAPS = [
     name for name in CASES if name not in ("dropout", "without softmax", "three key heads") and "learned" not in name
 ]
 # Attention that gives a map too has many blocks, and maps under a window; with a map of its own they take most of the time of all.
-GATE_OF_MAPS = {"no sequences", "causal", "bias", *GATE.intersection(CASES_OF_MAPS)} - {"all", "many blocks", "either"}
+GATE_OF_MAPS = {"causal", "bias", *GATE.intersection(CASES_OF_MAPS)} - {"all", "many blocks", "either"}
 
 
 def attend(query: Any, key: Any, value: Any, **options: Any) -> tuple[Any, Any]:
