@@ -82,7 +82,7 @@ def _refuse(what: str) -> Never:
     raise TemplateFault(f"{what}, which is not evaluated")
 
 
-def _refuse_call(name: str, *_: Any, **__: Any) -> Never:
+def _refuse_call(name: str, /, *_: Any, **__: Any) -> Never:
     _refuse(f"calls {name}")
 
 
