@@ -263,9 +263,9 @@ def cached_sha256() -> Iterator[Callable[[Path, int | None], str]]:
         return digest
 
     yield sha256
-    newest = dict([*(digests | added).items()][-_MOST_DIGESTS:])
-    with suppress(OSError, RuntimeError):
-        if added:
+    if added:
+        newest = dict([*(digests | added).items()][-_MOST_DIGESTS:])
+        with suppress(OSError, RuntimeError):
             durable.make_folder(env.data())
             with durable.atomic_replace(env.data() / _DIGESTS) as file:
                 file.write(json.dumps(newest).encode())
