@@ -62,9 +62,8 @@ class Report:
     start: np.ndarray  # the first character of the part
     stop: np.ndarray  # the character after the last one
     characters: np.ndarray  # of the whole text
-    tokens: (
-        np.ndarray
-    )  # that the model read for this row, special tokens included; of a span, the tokens that are pooled
+    # The tokens that the model read for this row, special tokens included; of a span, the tokens that are pooled.
+    tokens: np.ndarray
     windows: np.ndarray  # of the whole text; 1 unless it was too long for the model
     engine: str = "uwaga"  # what computed the hidden states (TextEncoder.explain)
 

@@ -72,20 +72,20 @@ class Reranker:
 
     The models are those of sentence-transformers' CrossEncoder:
 
-        - BERT, RoBERTa or a relative with a classifier of one label, or a classifier of another family by transformers.
-        - An encoder with modules that compute a score from its pooled states.
-        - A causal language model that answers yes or no, such as Qwen3-Reranker. Its score is the difference of these tokens' logits.
+    - BERT, RoBERTa or a relative with a classifier of one label, or a classifier of another family by transformers.
+    - An encoder with modules that compute a score from its pooled states.
+    - A causal language model that answers yes or no, such as Qwen3-Reranker. Its score is the difference of these tokens' logits.
 
-        Pairs are packed without padding, and a pair has the same bits in any batch. Only `tokenize` may run in several threads at once.
+    Pairs are packed without padding, and a pair has the same bits in any batch. Only `tokenize` may run in several threads at once.
 
-        Attributes:
-            model: a Transformer with the output "sequence" or with logits, a RaggedClassifier of transformers' model, or an encoder.
-            tokenizer: the model's tokenizer.
-            max_tokens: the most tokens of a pair that the model reads, special tokens included.
-            has_sigmoid: whether scores are between 0 and 1, as the model's configuration says.
-            prompt: text before every query, or the system message of the chat template, as the directory says.
-            instruction: the task that a causal language model judges by, instead of `prompt`. None: `prompt`, or the text of the model's
-                card. `load` sets it.
+    Attributes:
+        model: a Transformer with the output "sequence" or with logits, a RaggedClassifier of transformers' model, or an encoder.
+        tokenizer: the model's tokenizer.
+        max_tokens: the most tokens of a pair that the model reads, special tokens included.
+        has_sigmoid: whether scores are between 0 and 1, as the model's configuration says.
+        prompt: text before every query, or the system message of the chat template, as the directory says.
+        instruction: the task that a causal language model judges by, instead of `prompt`. None: `prompt`, or the text of the model's
+            card. `load` sets it.
     """
 
     def __init__(
