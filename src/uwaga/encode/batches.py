@@ -26,10 +26,10 @@ ADDED = (*_NUMBERS, "vector", "error")
 
 
 class BatchEncoder:
-    """Add vectors of a column of texts to batches of columns; a function to pickle.
+    """A function that adds vectors of texts to batches of columns, and can be pickled.
 
-    A pickle has a few hundred bytes, since it names the model. The process that calls the function loads the model once, and shares the
-    memory of the weights with the other processes of its machine.
+    A pickle has a few hundred bytes, since it only names the model. The process that calls the function loads the model once, and shares
+    the memory of the weights with the other processes of its machine.
 
         encode = uwaga.encode.BatchEncoder("models/e5", overflow="mean")
         encode({"id": [7], "text": ["to be"]})["vector"]                                  # a batch of columns

@@ -378,8 +378,8 @@ class TextEncoder:
     def similarity(self, vectors_RM: np.ndarray | Ragged, others_SM: np.ndarray | Ragged) -> np.ndarray:
         """Compute the similarity of each of R vectors to each of S vectors, (R, S) float32.
 
-        `config.similarity` names it: the "cosine", the "dot" product, or minus the "euclidean" or "manhattan" distance. Of a ColBERT model it is "maxsim"
-        (`uwaga.maxsim`), or "meanmaxsim", which divides that by the number of the query's tokens.
+        `config.similarity` names it: the "cosine", the "dot" product, or minus the "euclidean" or "manhattan" distance. For a ColBERT model
+        it is "maxsim" (`uwaga.maxsim`), or "meanmaxsim", which divides that by the number of the query's tokens.
 
         Args:
             vectors_RM, others_SM: (R, M) and (S, M), as `encode` returns them. Of a ColBERT model, what `encode` returns with

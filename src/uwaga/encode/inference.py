@@ -143,7 +143,7 @@ class Inference:
         return torch.cat(parts), np.concatenate(lengths)
 
     def _finite(self, group: TokenizedGroup, values: Tensor, lengths: np.ndarray | None) -> Encoded:
-        """Leave out texts with a vector that is not finite; raise DocumentError if that is off."""
+        """Leave out texts whose vector is not finite. Raises DocumentError without skip_invalid."""
         if bool(values.isfinite().all()):
             return Encoded(values, lengths, group.report, group.invalid)
         counts_R = np.ones(len(values), np.int64) if lengths is None else lengths

@@ -123,7 +123,7 @@ def spans_of(spans: Any, count: int | None) -> SpansOf:
 def span_tokens(
     text: str, spans: Sequence[Span], offsets: Sequence[tuple[int, int]], prompt: int
 ) -> list[np.ndarray] | str:
-    """Return the numbers of the tokens of each span in rising order, or why it has none.
+    """Return the numbers of each span's tokens in rising order, or the reason why a span has none.
 
     A token is in the span that has its first character that is not white space, or its first character if it is all white space.
 
@@ -165,7 +165,8 @@ def _first(text: str, start: int, stop: int) -> int:
 def places_in(windows: Sequence[Span], first: int, prefix: int, special: int) -> np.ndarray:
     """Return the places (T,) of a text's tokens among packed tokens.
 
-    A token of several windows is in the first of them. The windows are packed from place `first` on. Each has `special` special tokens, `prefix` of them before it.
+    A token of several windows is in the first of them. The windows are packed from place `first` on. Each window has `special` special
+    tokens, and `prefix` of them are before its own tokens.
 
     >>> places_in([(0, 3), (2, 5)], first=10, prefix=1, special=2)
     array([11, 12, 13, 17, 18])
@@ -333,7 +334,7 @@ class Preprocessor:
         return self.chat.end(self.tokenizer.backend, 1, self.prompt)[-self.max_tokens :]
 
     def _prompt_tokens(self) -> int:
-        """Return the number of the prompt's tokens, as sentence-transformers counts; 0: pooled."""
+        """Count the prompt's tokens if they are not pooled, as sentence-transformers does."""
         if self.include_prompt or not self.prompt:
             return 0
         (tokens,) = self.tokenizer.encode([self.prompt], with_offsets=False)
@@ -355,7 +356,8 @@ class Preprocessor:
     def _read(self, text: str, tokens: Encoding | TokenizedText, part: Span, of_end: int = 0) -> Span:
         """Return (start, stop) of the characters that some tokens are from.
 
-        of_end: number of last tokens that are not the text's. The first token begins with the text and the last token ends with it, white space included, so that windows cover a text.
+        of_end: the number of last tokens that are not the text's. The first token begins with the text and the last token ends with it,
+        white space included, so that windows cover a text.
         """
         first, last = part
         start, stop = 0, len(text)

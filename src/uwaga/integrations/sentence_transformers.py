@@ -88,7 +88,7 @@ def _broken_rules(transformer: "Transformer") -> Iterator[str]:
 
 
 def _can_pack(transformer: "Transformer") -> bool:
-    """Return the conditions of sentence-transformers itself, apart from FlashAttention."""
+    """Return whether sentence-transformers itself could pack, apart from its condition of FlashAttention."""
     return (
         transformer.transformer_task in ("feature-extraction", "fill-mask")
         and "text" in transformer.modality_config

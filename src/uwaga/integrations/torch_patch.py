@@ -273,7 +273,7 @@ vars(_other_kernel_named)["_dynamo_marked_constant"] = True
 
 
 def _broadcast(shapes: list) -> tuple[int, ...] | None:
-    """Return the common shape, or None."""
+    """Return the shape that all shapes broadcast to, or None if they do not."""
     if all(shape == shapes[0] for shape in shapes):  # torch.broadcast_shapes takes longer than a small call
         return tuple(shapes[0])
     try:

@@ -144,7 +144,8 @@ class EmbeddingModel:
     def text_of(self, ids: Sequence[int], place: str, key: str) -> str:
         """Return the text of which the model's tokenizer makes these ids.
 
-        The ids may have special tokens. Raises ApiError with place and key if there is no such text, so that ids of another tokenizer never give the vector of another text.
+        The ids may have special tokens. Raises ApiError with place and key if there is no such text, so that ids of another tokenizer never
+        give the vector of another text.
         """
         tokenizer = self.tokenizer
         before, behind = tokenizer.prefix_ids, tokenizer.suffix_ids
@@ -262,7 +263,7 @@ def encodings(
 
 
 def least_tokens(tokenizer: Tokenizer, text: str, most: int) -> int:
-    """Count tokens that a long text has at least, up to more than `most`; 0: a short text.
+    """Count a long text's tokens in pieces until they exceed `most`; return 0 for a short text.
 
     All tokens of the longest text of a request would take two gigabytes of memory.
     """
@@ -298,7 +299,7 @@ def passage_parts(
     cut: int | None,
     chunks: int | None,
 ) -> tuple[Texts, Sequence[int]]:
-    """Divide passages into texts that are scored; return these and each passage's number.
+    """Return the texts that are scored, and how many of them each passage has. Raises ApiError.
 
     Args:
         passages, tokenizer, budget: the passages, and the tokenizer and the tokens of the request.
@@ -330,7 +331,10 @@ def passage_parts(
 
 
 def _chunks(text: str, ends: Sequence[int], length: Callable[[str], int], most: int) -> Iterator[tuple[str, int]]:
-    """Yield chunks of a text that the model takes, and their tokens. ends: 0, ends of tokens."""
+    """Yield chunks that the model takes, and their numbers of tokens.
+
+    ends: 0, and then where each token ends in the text.
+    """
     first, last = 0, len(ends) - 1
     while first < last:
         stop = min(first + most, last)

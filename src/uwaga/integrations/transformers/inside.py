@@ -74,7 +74,7 @@ def configs_of(models: list[Any]) -> list[Any]:
 
 
 def takes(module: Any, name: str) -> bool:
-    """Return whether its forward has an argument of this name."""
+    """Return whether the forward of a module has an argument of this name."""
     return name in inspect.signature(module.forward).parameters
 
 
@@ -84,7 +84,7 @@ def without_cache(module: Any) -> dict[str, bool]:
 
 
 def vocab_size(model: Any) -> int | None:
-    """Return the number of ids that it reads; None: it reads no tokens."""
+    """Return the number of ids that a model reads; None: it reads no tokens."""
     weight = getattr(model.get_input_embeddings(), "weight", None) if takes(model, "input_ids") else None
     return None if weight is None else len(weight)
 

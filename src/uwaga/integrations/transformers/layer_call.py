@@ -39,8 +39,8 @@ class LayerArguments(NamedTuple):
 def plan_of(mask: Tensor | None) -> MaskPlan | None:
     """Return the plan of a LazyMask that was not modified. Raises ValueError if the plan is invalid.
 
-    Under torch.compile it is only the mask, because packed states cannot be traced. If the mask has a dense form for one query, it is None, so that
-    all steps of decoding share a graph.
+    Under torch.compile the plan has only the mask, because packed states cannot be traced. The result is None if the mask has a dense form
+    for one query, so that all steps of decoding share a graph.
     """
     if not isinstance(mask, LazyMask) or mask.materialized is not None:
         return None

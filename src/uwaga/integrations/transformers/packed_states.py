@@ -259,7 +259,7 @@ def _in_place(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStat
 
 
 def _beside(states: PackedStates, x: object) -> object | None:
-    """Return the operand in a shape that broadcasts to the states' values, or None."""
+    """Return the operand in a shape that broadcasts to the states' values, or None if there is no such shape."""
     inner = states.values.dim() - 1
     if isinstance(x, PackedStates):
         fits = x.is_packed and not x.heads_first and x.values.dim() == inner + 1

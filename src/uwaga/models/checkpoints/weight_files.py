@@ -74,7 +74,7 @@ def _listed(index: Path) -> dict[str, str]:
 
 
 def _sharded(index: Path, single: str, open_one: Callable[[Path], Opened]) -> Weights:
-    """Return the weights that an index lists; `single` is the name of the file where all are in one."""
+    """Return the weights that an index lists; `single` is the name of the file that would have all weights."""
     file_of = _listed(index)
     files = sorted(set(file_of.values()))
     for rule in _broken_rules(index, single, files):

@@ -83,7 +83,7 @@ class Tokenizer:
         self.splits_at_spaces = kinds in (["BertNormalizer", "BertPreTokenizer"], [None, "ByteLevel"])
 
     def without_special_tokens(self) -> "Tokenizer":
-        """Return the same, for texts that have their special tokens in them."""
+        """Return this tokenizer without its special tokens, for texts that contain their own."""
         result = copy(self)
         result.prefix_ids, result.suffix_ids, result.prefix_types, result.suffix_types = [], [], [], []
         result.num_special_tokens = 0
