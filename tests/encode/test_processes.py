@@ -106,6 +106,10 @@ def test_a_process_that_stops_is_ended_while_the_others_give_results(tmp_path: P
     assert said[0].endswith("gave no result for 600 s and was ended; another process has its documents")
 
 
+def test_a_process_that_stops_is_ended_while_nothing_else_runs(tmp_path: Path, skip_waiting: None) -> None:
+    assert results([(str(tmp_path / "once"), "stop")], processes=1) == {0: 7}
+
+
 @pytest.mark.parametrize(
     ("batch", "error", "message"),
     [
