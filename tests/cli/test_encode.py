@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from uwaga import TextEncoder
 from uwaga.cli import app
 from uwaga.data.documents import Document
-from uwaga.encode.shards import SHARD_CHARACTERS, SHARD_DOCUMENTS, digest
+from uwaga.encode.shards import SHARD_CHARACTERS, SHARD_DOCUMENTS, digest, groups
 from uwaga.encode.vector_files import VectorFile
 from uwaga.models.checkpoints import directories
 
@@ -726,3 +726,14 @@ def test_digests_tell_documents_apart_and_where_one_ends() -> None:
     assert digest([Document(place="here", id="a", pieces=("b",))]) == digest(
         [Document(place="there", id="a", pieces=("b",))]
     )
+
+
+def test_shards_after_an_added_document_are_soon_the_same_again(shard_size: Callable[[int, int], None]) -> None:
+    shard_size(SHARD_DOCUMENTS, SHARD_CHARACTERS)  # the package's own
+    texts = [f"{number:04} " * 300 for number in range(600)]
+    before, after = (
+        [group.shard.digest for group in groups(Document(place="a line", pieces=(text,)) for text in corpus)]
+        for corpus in (texts, ["new " * 300, *texts])
+    )
+    assert len(before) > 12
+    assert after[-8:] == before[-8:]
