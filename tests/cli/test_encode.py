@@ -271,6 +271,19 @@ def test_no_file_has_a_vector_that_is_not_finite(corpus: Path, model: Path, tmp_
     assert said.startswith(f"none of {len(TEXTS)} documents can be encoded; the first, {corpus}:1: has a vector ")
 
 
+def test_a_pyarrow_that_cannot_be_loaded_is_named(
+    corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_spec(name: str, *_: object) -> None:
+        if name == "pyarrow.parquet":
+            raise ImportError("DLL load failed")
+
+    monkeypatch.delitem(sys.modules, "pyarrow.parquet")
+    monkeypatch.setattr(sys, "meta_path", [mock.Mock(find_spec=find_spec), *sys.meta_path])
+    said = refusal(corpus, tmp_path / "out.parquet", model)
+    assert said.startswith("pyarrow cannot be imported: DLL load failed; ")
+
+
 def test_a_head_that_has_changed_is_another_model(corpus: Path, model: Path, tmp_path: Path) -> None:
     """In a folder of any name, in place of vectors of two models in one file."""
     place = "deep/head"

@@ -102,6 +102,8 @@ def encode(
         import pyarrow.parquet  # noqa: F401
     except ModuleNotFoundError as error:
         fail("encode", missing(error, "encode"))
+    except ImportError as error:  # such as a shared library that cannot be loaded
+        fail("encode", f"pyarrow cannot be imported: {error}; reinstall it: pip install --force-reinstall pyarrow")
     from uwaga.encode.batches import BatchEncoder
 
     with ending("encode", DataError, VectorsError, CheckpointError, stopped="interrupted; the same command resumes"):
