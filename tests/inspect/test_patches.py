@@ -124,6 +124,13 @@ def test_other_resolutions_and_pictures_that_are_not_square(family: str) -> None
     assert grid.looks_at(recording.maps["encoder", 0], 0).shape == (4, 5, 9)
 
 
+def test_names_that_are_given_are_taken() -> None:
+    model, names = make("vit"), [str(n) for n in range(17)]
+    with uwaga.watch(model, tokens=names) as recording, torch.no_grad():
+        model(pictures(1))
+    assert recording.tokens["encoder"] == [names]
+
+
 def test_the_towers_of_clip() -> None:
     clip = made(
         transformers.CLIPModel(transformers.CLIPConfig(text_config=TEXT, vision_config=INNER, projection_dim=16))

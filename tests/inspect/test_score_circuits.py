@@ -96,7 +96,10 @@ def test_the_circuit_of_the_trained_model_copyist_is_found() -> None:
 
 @pytest.mark.parametrize("most", [1, 200, 10_000])  # with 200, some queries have more than eight of the strongest
 @torch.no_grad()
-def test_the_strongest_of_a_head_a_row_and_a_column_are_those_of_the_dense_map(most: int) -> None:
+def test_the_strongest_of_a_head_a_row_and_a_column_are_those_of_the_dense_map(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BYTES", 300)  # two rows at once
     model = made("gpt2")
     ids = torch.randint(4, 20, (2, 30), generator=torch.Generator().manual_seed(0))
     with uwaga.watch(model, values=True) as recording:

@@ -82,6 +82,7 @@ def test_results_have_the_dimensions_of_the_query(form: str, dtype: torch.dtype)
     assert (tuple(m.diagonal_sums().shape), m.diagonal_sums().dtype) == ((*leading, queries + keys - 1), torch.float32)
     assert tuple(m.pool(2, 3).weights.shape) == tuple(m.pool(2, 3, pooling="max").weights.shape) == (*leading, 2, 3)
     assert tuple(m.pool(2, 3, pooling="max").positions.shape) == (*leading, 2, 3, 2)
+    assert m.pool(2, 3).positions is None
     assert tuple(m.between([(0, 0)] * 4, [(0, 0)]).shape) == (*leading, 4, 1)
     assert tuple(m.to_dense().shape) == m.shape
 
