@@ -87,7 +87,7 @@ def _lines(matrix: ndarray, threshold: float) -> list[Arc]:
 
 
 def _draw_line(ax: Axes | None, lines: Sequence[Arc], tokens: Sequence[str], _: Sequence[str], color: str) -> Figure:
-    """Return the tokens once, between the heights -band and band, and arcs above and below."""
+    """Draw the tokens once, between the heights -band and band, and arcs above and below."""
     words = [labels.clean(token) for token in tokens]
     available = figures.PAGE_WIDTH * figures.POINTS_PER_INCH if ax is None else figures.size_in_points(ax)[0]
     text = labels.fit(words, available / (len(words) + 0.4))
@@ -113,7 +113,7 @@ def _draw_line(ax: Axes | None, lines: Sequence[Arc], tokens: Sequence[str], _: 
 def _draw_columns(
     ax: Axes | None, lines: Sequence[Arc], tokens: Sequence[str], key_tokens: Sequence[str], color: str
 ) -> Figure:
-    """Return queries in the left column, keys in the right one, both from top to bottom."""
+    """Draw queries in the left column and keys in the right column, both from top to bottom."""
     left, right = ([labels.clean(token) for token in side] for side in (tokens, key_tokens))
     side = (labels.width(left + right, figures.NORMAL) + 2 * labels.GAP) / _COLUMN_GAP  # in units of the gap
     longest = max(len(left), len(right))
@@ -132,7 +132,7 @@ def _draw_columns(
 
 
 def _arc(line: Arc, band: float) -> Path:
-    """Return half an ellipse as high as it is wide: above the tokens for an earlier key."""
+    """Return half an ellipse as high as it is wide, above the tokens for an earlier key, else below."""
     path = figures.import_matplotlib("matplotlib.path").Path
     side = 1 if line.j < line.i else -1
     foot, control = side * band, side * (band + abs(line.i - line.j) * 4 / 3)  # a cubic rises to 3/4 of its control

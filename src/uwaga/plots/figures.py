@@ -114,7 +114,7 @@ def sequential() -> Colormap:
 
 
 def diverging() -> Colormap:
-    """Return dark orange below zero, white at zero, dark blue above."""
+    """Return the colours from dark orange below zero over white at zero to dark blue above."""
     return _colormap("uwaga_signed", (*_ORANGE[:0:-1], *_PALE_BLUE))
 
 

@@ -100,7 +100,7 @@ def heatmap(
 
 
 def _draw_cells(ax: Axes, drawn: MatrixData, norm: Normalize) -> AxesImage:
-    """Return one matrix as coloured cells, in the coordinates of its queries and keys."""
+    """Draw one matrix as coloured cells, in the coordinates of its queries and keys."""
     return ax.imshow(
         drawn.matrices,
         cmap=figures.diverging() if norm.vmin is not None and norm.vmin < 0 else figures.sequential(),

@@ -86,9 +86,10 @@ def matrix_data(
 
 
 def pooled(m: WeightMap, at: tuple[int, ...], rows: int, columns: int, pooling: str) -> Tensor:
-    """Pool a dense map at leading indices into equal ranges, (..., I, J). An AttentionMap pools itself; other maps are
-    read a block of rows at a time, with the same result. An AttentionMap pools itself; other maps are read a block of
-    rows at a time."""
+    """Pool a dense map at leading indices into equal ranges, (..., I, J), as `AttentionMap.pool` does.
+
+    An AttentionMap pools itself; other maps are read a block of rows at a time.
+    """
     if isinstance(m, AttentionMap):
         return m.select(*at).pool(rows, columns, pooling=pooling).weights
     *leading, queries, keys = m.shape[len(at) :]
@@ -105,6 +106,6 @@ def pooled(m: WeightMap, at: tuple[int, ...], rows: int, columns: int, pooling: 
 
 
 def _ranges(count: int, size: int, device: torch.device) -> Tensor:
-    """Return (size,): the range of each position; range b begins at floor(b * size / count)."""
+    """Return the range of each position, (size,); range b begins at floor(b * size / count)."""
     edges = torch.arange(1, count, device=device) * size // count
     return torch.searchsorted(edges, torch.arange(size, device=device), right=True)
