@@ -487,7 +487,7 @@ class Catalog:
             if by_name.get(name) != expected.get(name):
                 kind = (by_name.get(name) or expected[name])[0]
                 raise SoftDatabaseError(
-                    f"{self.path}: is no soft database of version {VERSION}: the {kind} {printable(name)} is unexpected, missing or "
+                    f"{self.path}: is not a soft database of version {VERSION}: the {kind} {printable(name)} is unexpected, missing or "
                     "different"
                 )
         if unknown := {str(name) for (name,) in self._execute("SELECT name FROM settings")} - _SETTINGS:

@@ -107,7 +107,7 @@ class SoftDatabase(StoredDatabase):
         return cls._create(path, layout, model)
 
     def __iter__(self) -> Iterator[StoredRow]:
-        """Return all rows, in ascending order of their ids."""
+        """Yield all rows, in ascending order of their ids."""
         live = self._rows()
         for start in range(0, len(live), BLOCK):
             stop = min(start + BLOCK, len(live))

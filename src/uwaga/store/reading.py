@@ -65,7 +65,7 @@ class LiveRows:
         return int(self.ends[-1])
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, slice | np.ndarray]]:
-        """Return the numbers of the segments, and their rows, of the live rows from `start` up to `stop`."""
+        """Yield the number of each segment with live rows from `start` up to `stop`, and these rows."""
         n = int(np.searchsorted(self.ends, start, "right")) - 1
         while start < stop:
             end = min(stop, int(self.ends[n + 1]))

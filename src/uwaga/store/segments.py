@@ -301,7 +301,7 @@ def open_segment(folder: Path, entry: Entry, schema: StoreSchema) -> SegmentFile
 
 
 def check(folder: Path, entry: Entry, schema: StoreSchema) -> Iterator[Damage]:
-    """Return all damage of a segment: read every byte and compare it with its checksum."""
+    """Yield all damage of a segment: read every byte and compare it with its checksum."""
     try:
         segment = open_segment(folder, entry, schema)
         header = _header_digest(folder / entry.file)
@@ -325,7 +325,7 @@ def check_mapped(segment: SegmentFile) -> Iterator[Damage]:
 
 
 def damaged_rows(segment: SegmentFile) -> Iterator[tuple[int, int]]:
-    """Return the first and last id of each chunk that differs from its checksum."""
+    """Yield the first and last id of each chunk that differs from its checksum."""
     checksums, rows = segment.entry.checksums, segment.entry.rows
     tensors = {"keys": segment.keys}
     if segment.offsets is not None:

@@ -61,8 +61,8 @@ def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str]
     found = directories.fingerprint(folder)[:32]
     if found != expected:
         raise DataError(
-            f"{db.path}: its keys were made by {db.model}, not by {os.fspath(model)}@{found}; give a directory with the files of "
-            "then, or make the database again"
+            f"{db.path}: its keys were made by {db.model}, not by {os.fspath(model)}@{found}; give the directory of that "
+            "model, or make the database again"
         )
     return TextEncoder.load(folder)
 
@@ -153,7 +153,7 @@ def add_files(
         skipped.append(str(error))
 
     def texts() -> Iterator[_Text]:
-        """Return the texts that have a passage which is not in the database."""
+        """Yield the texts with a passage that is not in the database."""
         nonlocal known
         done, earlier, is_resuming = 0.0, 0.0, True
         for number, path in enumerate(paths):
@@ -221,8 +221,10 @@ def _has_tokens(encoder: "TextEncoder", text: _Text) -> bool:
 
 
 def _digest(path: Path) -> str:
-    """Return the SHA-256 of a file. Raises InvalidDocumentError. It is an error if the file cannot be read, or if its
-    name cannot be in a record."""
+    """Return the SHA-256 of a file.
+
+    Raises InvalidDocumentError: the file cannot be read, or its name cannot be in a record.
+    """
     try:
         str(path).encode()
         return untrusted.sha256(path)

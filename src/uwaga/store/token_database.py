@@ -87,7 +87,7 @@ class TokenDatabase(StoredDatabase):
         return cls._create(path, layout, model)
 
     def __iter__(self) -> Iterator[StoredTokens]:
-        """Return all rows, in ascending order of their ids."""
+        """Yield all rows, in ascending order of their ids."""
         live = self._rows()
         for start in range(0, len(live), _RECORDS_AT_ONCE):
             stop = min(start + _RECORDS_AT_ONCE, len(live))
@@ -279,7 +279,7 @@ def _ragged(values: list[Tensor], lengths: Tensor) -> Ragged:
 
 
 def _cut(lengths: np.ndarray, most: int) -> list[tuple[int, int]]:
-    """Return (start, stop) of consecutive rows with at most so many tokens together, one row at least.
+    """Cut rows into consecutive ranges (start, stop) with at most so many tokens, one row at least.
 
     >>> _cut(np.array([3, 3, 9, 1, 1, 1]), 6)
     [(0, 2), (2, 3), (3, 6)]
