@@ -142,11 +142,11 @@ class TokenRows(NamedTuple):
     offsets: np.ndarray  # (R+1,)
 
     def row(self, number: int) -> np.ndarray:
-        """Return (T,) int64"""
+        """Return the token ids of a row, (T,) int64."""
         return self.tokens[self.offsets[number] : self.offsets[number + 1]].astype(np.int64)
 
     def lengths(self) -> np.ndarray:
-        """Return (R,) int64"""
+        """Return the numbers of tokens of all rows, (R,) int64."""
         return np.diff(self.offsets)
 
 
@@ -329,14 +329,14 @@ def _next_tokens(rows: Sequence[np.ndarray]) -> Batch:
 
 
 def _ragged(rows: Sequence[np.ndarray]) -> Ragged:
-    """Return (N,) int64"""
+    """Pack the ids of rows, with values (N,) int64."""
     lengths = [len(row) for row in rows]
     offsets = torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int64))
     return Ragged(torch.from_numpy(np.concatenate(rows).astype(np.int64)), offsets, max_length=max(lengths))
 
 
 def fill_batches(lengths: np.ndarray, tokens: int) -> np.ndarray:
-    """Return (micro-batches + 1,) int64: the first row of each micro-batch.
+    """Return the first row of each micro-batch, and the end of the last one, (micro-batches + 1,) int64.
 
     A micro-batch is filled with rows of these lengths up to so many tokens.
 
@@ -353,7 +353,7 @@ def fill_batches(lengths: np.ndarray, tokens: int) -> np.ndarray:
 
 
 def random_bits(count: int, *name: object) -> np.ndarray:
-    """Return (count,) uint64 of a name such as ("order", seed, epoch).
+    """Return random bits, (count,) uint64, as a function of a name such as ("order", seed, epoch).
 
     >>> int(random_bits(3, "order", 0, 1)[0]) == int(random_bits(1, "order", 0, 1)[0])
     True
@@ -364,7 +364,7 @@ def random_bits(count: int, *name: object) -> np.ndarray:
 
 
 def permutation(count: int, *name: object) -> np.ndarray:
-    """Return (count,) int64: the numbers below count in an order that is a function of the name.
+    """Return the numbers below count, (count,) int64, in an order that is a function of the name.
 
     >>> sorted(permutation(5, "order", 0, 0).tolist())
     [0, 1, 2, 3, 4]
@@ -395,7 +395,7 @@ class Split:
         return len(self.rows.lengths)
 
     def steps_per_epoch(self, epoch: int) -> int:
-        """Return steps of an epoch. The last one may have fewer micro-batches; no step reads two epochs."""
+        """Return the number of steps of an epoch. The last step may have fewer micro-batches; no step reads two epochs."""
         while len(self._steps_of_epochs) <= epoch:
             _, starts = self._order(len(self._steps_of_epochs))
             self._steps_of_epochs.append(-(-(len(starts) - 1) // self.micro_batches_per_step))

@@ -255,7 +255,7 @@ def _texts(data: DataConfig, files: _Files, sides: Sequence[str], *, every: bool
 
 
 def _write(config: Config, files: _Files, tokenizers: Tokenizers, folder: Path) -> dict[str, Any]:
-    """Return all token files; returns their metadata by name."""
+    """Write all token files, and return their metadata by name."""
     is_pairs = config.data.kind == "pairs"
     with ExitStack() as stack:
         writers = {

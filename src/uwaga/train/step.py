@@ -178,7 +178,7 @@ class Objective(nn.Module):
         self.model, self.smoothing = model, smoothing
 
     def forward(self, ids: Ragged, decoder_ids: Ragged | None, labels: Tensor, scored: Tensor | None) -> Tensor:
-        """Return () float32, the sum over all labels.
+        """Return the sum over all labels, () float32.
 
         Args:
             ids: (N,) int64.
@@ -209,8 +209,10 @@ def _lowered(ids: Ragged, decoder_ids: Ragged | None) -> tuple[Operand, ...]:
 def _cross_entropy(
     logits: Callable[[Tensor], Tensor], hidden_SM: Tensor, labels_S: Tensor, smoothing: float, vocabulary: int
 ) -> Tensor:
-    """Return () float32: the sum over the labels. Logits of large vocabularies are computed in blocks of tokens, and
-    recomputed in the backward pass."""
+    """Return the sum over the labels, () float32.
+
+    Logits of large vocabularies are computed in blocks of tokens, and recomputed in the backward pass.
+    """
 
     def summed_loss(hidden: Tensor, labels: Tensor) -> Tensor:
         # In float32 whatever the logits are in: the sum of V exponentials is what loses most.
@@ -362,7 +364,7 @@ def _gradient(weight: Tensor) -> Tensor:
 
 
 def _replicate(objective: nn.Module, world: World) -> nn.Module:
-    """Return DistributedDataParallel: gradients are averaged over the processes during the backward pass."""
+    """Wrap a model in DistributedDataParallel, which averages gradients over the processes in the backward pass."""
     if world.size == 1:
         return objective
     ids = [world.device.index] if world.device.type == "cuda" else None
@@ -378,8 +380,10 @@ def _replicate(objective: nn.Module, world: World) -> nn.Module:
 
 
 def _shard(objective: Objective, world: World) -> nn.Module:
-    """Return FSDP2: each process keeps a shard of the weights, and a layer is gathered only while it computes. Raises
-    ConfigError: there is no process group."""
+    """Shard a model by FSDP2: each process keeps a part of the weights, and gathers a layer only while it computes.
+
+    Raises ConfigError: there is no process group.
+    """
     if not dist.is_initialized():
         raise ConfigError("--fsdp shards the weights over several processes: start the command by torchrun")
     from torch.distributed.device_mesh import DeviceMesh
