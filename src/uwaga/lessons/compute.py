@@ -47,8 +47,10 @@ def projected(
 
 
 def leads(numbers_NK: Tensor) -> Tensor:
-    """Return (N,) how far the largest number of each row is above the next. Numbers that equal the largest up to
-    rounding are left out; if all do, the result is infinity."""
+    """Return how far the largest number of each row is above the next one, (N,).
+
+    Numbers that equal the largest up to rounding are not the next one; if all numbers do, the result is infinity.
+    """
     most_N1 = numbers_NK.amax(-1, keepdim=True)
     others_NK = numbers_NK.masked_fill(numbers_NK >= most_N1 - ROUNDING * most_N1.abs().clamp(min=1.0), -torch.inf)
     return most_N1[:, 0] - others_NK.amax(-1)
@@ -60,7 +62,7 @@ def clearest(worth_N: Tensor, clear_N: Tensor) -> int:
 
 
 def dense(weights: AttentionMap) -> Tensor:
-    """Return (..., Q, K) all weights of a small map."""
+    """Return all weights of a small map, (..., Q, K)."""
     result = weights.to_dense()
     assert isinstance(result, Tensor)
     return result
@@ -77,25 +79,24 @@ def apart(one: Tensor, other: Tensor) -> float:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """Compute `uwaga.attention` of tensors, which gives a tensor."""
+    """Compute `uwaga.attention` of tensors, whose result is a tensor."""
     output = api.attention(q, k, v, **options)
     assert isinstance(output, Tensor)
     return output
 
 
 def scores(q_ND: Tensor, k_ND: Tensor) -> Tensor:
-    """Return (N, N) Q K^T, by the operation without scale and softmax. With the identity as values its output is the
-    scores."""
+    """Return Q K^T, (N, N), as the operation without scale and softmax computes it if the values are the identity."""
     return unnormalised(q_ND, k_ND, torch.eye(len(k_ND)))
 
 
 def unnormalised(q_ND: Tensor, k_ND: Tensor, v_NE: Tensor) -> Tensor:
-    """Return (N, E) (Q K^T) V, without scale and softmax."""
+    """Return (Q K^T) V, (N, E), without scale and softmax."""
     return attention(q_ND, k_ND, v_NE, scale=1.0, normalize=None)
 
 
 def mapped(x_NM: Tensor, weight_DM: Tensor) -> Tensor:
-    """Return (N, D) x W^T, as a layer computes it."""
+    """Return x W^T, (N, D), as a layer computes it."""
     result = linear(x_NM, weight_DM)
     assert isinstance(result, Tensor)
     return result

@@ -37,14 +37,13 @@ class Copyist(nn.Module):
         self.encoder, self.decoder = Encoder(spec, 1), Decoder(spec, 1)
 
     def read(self, signs: Tensor) -> Tensor:
-        """Return (..., N, M) the encoder's output for signs (..., N)."""
+        """Return the encoder's output (..., N, M) for signs (..., N)."""
         memory = self.encoder(self.positions(self.embedding(signs)))
         assert isinstance(memory, Tensor)
         return memory
 
     def write(self, signs: Tensor, memory: Tensor) -> Tensor:
-        """Return (..., T, S) scores of the sign that follows each of (..., T) signs. The first sign is the start
-        sign."""
+        """Return scores (..., T, S) of the sign that follows each of (..., T) signs; the first one is the start sign."""
         output = self.decoder(self.positions(self.embedding(signs)), memory, mask=Causal())
         logits = linear(output, self.embedding.weight)
         assert isinstance(logits, Tensor)

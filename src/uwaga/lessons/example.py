@@ -78,7 +78,7 @@ def default_sentences() -> tuple[tuple[str, ...], ...]:
 
 
 def by_hand(word: str) -> tuple[float, ...] | None:
-    """Return (M,) the vector of a word of the language's own example; None for any other word."""
+    """Return the vector (M,) of a word of the language's own example; None for any other word."""
     role = _words().roles.get(word)
     return None if role is None else _BY_ROLE[role]
 
@@ -383,7 +383,7 @@ def _example(text: str | None, tokens: tuple[str, ...], x_NM: Tensor, settings: 
 
 
 def _output_weight(settings: ExampleParser, heads: int, values: int, width: int) -> Tensor:
-    """Return (heads * E, M) W_O, whose rows of a head that are not given are the default's."""
+    """Return W_O, (heads * E, M); heads that are missing in the request have the default rows."""
     most = MAX_HEADS * values
     height = settings.height("wo", most) or values
     if height % values:
@@ -395,7 +395,7 @@ def _output_weight(settings: ExampleParser, heads: int, values: int, width: int)
 
 
 def _vectors(parser: ExampleParser, before: Sequence[str], tokens: Sequence[str], settings: ExampleParser) -> Tensor:
-    """Return (N, M) the rows of `tokens`, if the request has the rows of `before`."""
+    """Return the rows of `tokens`, (N, M), if the request has the rows of `before`."""
     width, rows = parser.rows("x", len(before), MAX_WIDTH)
     if width is None:  # no row is given; W_Q may be
         width = settings.height("wq", MAX_WIDTH) or WIDTH
@@ -410,7 +410,7 @@ def _vectors(parser: ExampleParser, before: Sequence[str], tokens: Sequence[str]
 
 
 def _payload(tokens: Sequence[str]) -> Tensor:
-    """Return (N, 2): the place of each token, from 1, and its number of letters."""
+    """Return the place of each token, from 1, and its number of letters, (N, 2)."""
     return torch.tensor([[place + 1.0, float(len(token))] for place, token in enumerate(tokens)])
 
 

@@ -24,7 +24,7 @@ def longest(example: Example) -> tuple[int, Tensor, Tensor]:
 
 
 def weights_on(example: Example, j: int, x_NM: Tensor) -> Tensor:
-    """Return (N,) how much weight each token gives token j, with one head."""
+    """Return the weights (N,) of all tokens on token j, with one head."""
     return attended(*projected(layer_of(example, heads=1), x_NM), example.scale)[1][:, j]
 
 

@@ -125,7 +125,7 @@ class Operand:
         return self._by_row(self.numbers / self.numbers.sum(-1, keepdim=True), "share")
 
     def softmax(self) -> "Matrix":
-        """Return Softmax of each row over what is not masked."""
+        """Return softmax of each row over the numbers that are not masked."""
         return self._by_row(self.numbers.nan_to_num(-torch.inf).softmax(-1).nan_to_num(0.0), "softmax")
 
     def total(self, name: str, axis: int = 1) -> "Matrix":

@@ -165,7 +165,7 @@ _COMPARED = (10, 100, 1_000, 10_000, 100_000)
 
 
 def length(page: Page) -> LessonStep:
-    """Return the same weights for any number of tokens."""
+    """Return the step on the same weights for any number of tokens."""
     twice = _twice(page)
     return page.step(
         twice,
@@ -178,7 +178,7 @@ def length(page: Page) -> LessonStep:
 
 
 def _twice(page: Page) -> Section:
-    """Return attention to the sentence written twice: the weights are halves, the output is the same."""
+    """Return the section on the sentence written twice: the weights are halves, the output is the same."""
     example, (q, k, v) = page.example, (page[letter] for letter in "qkv")
     tokens, n = example.tokens, len(example.tokens)
     key_2ND, value_2NE = (torch.cat((operand.numbers, operand.numbers)) for operand in (k, v))

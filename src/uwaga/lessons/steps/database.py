@@ -89,7 +89,7 @@ _FACTORS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def past(page: Page) -> LessonStep:
-    """Return strictly past, unscaled: each token asks the records of the tokens before it."""
+    """Return the step on the strictly past, unscaled: each token asks the records of the tokens before it."""
     bits, k, payload = page["past_bits"], page["k"], page["payload"]
     asked = page.matrix("own_scores", page["scores"].where(bits))
     weights_NN = _answers(page, k, 1.0, _STRICTLY_PAST)[1]
@@ -133,7 +133,7 @@ def _single_record(page: Page) -> Question | None:
 
 
 def _last_query(page: Page) -> tuple[Section, ...]:
-    """Return the last token alone, against the records before it."""
+    """Return the section on the last token alone, against the records before it; nothing for one token."""
     payload, n = page["payload"], len(page.example.tokens)
     if n == 1:
         return ()
@@ -145,7 +145,7 @@ def _last_query(page: Page) -> tuple[Section, ...]:
 
 
 def _hardened(page: Page) -> Section:
-    """Return the hard look-up: the best record alone."""
+    """Return the section on the hard look-up, which takes the best record alone."""
     tokens, n, payload = page.example.tokens, len(page.example.tokens), page["payload"]
     visible_NN = page["past_bits"].numbers > 0
     scores_NN = torch.where(visible_NN, page["scores"].numbers, -torch.inf)

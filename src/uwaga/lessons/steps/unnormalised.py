@@ -172,7 +172,7 @@ _LENGTHS = (100, 1_000, 10_000, 100_000)
 
 
 def linear(page: Page) -> LessonStep:
-    """Return (Q K^T) V, and the same as Q (K^T V)."""
+    """Return the step on (Q K^T) V, and the same computed as Q (K^T V)."""
     scores, (q, k, v) = page["scores"], (page[letter] for letter in "qkv")
     (n, d), e = q.numbers.shape, v.numbers.shape[1]
     sums = page.matrix("score_totals", scores.total(page.text("sum")))
