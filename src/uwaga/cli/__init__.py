@@ -38,7 +38,7 @@ _FIRST = ("view", "lesson", "generate", "doctor")  # to begin with
 
 
 def _examples(verb: str) -> str:
-    """Return empty lines between: the help joins neighbouring ones."""
+    """Return the examples of a command, with empty lines between them, since the help joins neighbouring lines."""
     return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in EXAMPLES[verb])
 
 

@@ -54,7 +54,7 @@ def forward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype,
 
 
 def backward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype, *, causal: bool = False) -> Case:
-    """Return forward and backward: 2 matrix products forward, 5 backward (the scores are computed again)."""
+    """Time forward and backward: 2 matrix products forward, 5 backward (the scores are computed again)."""
     operands = [x.requires_grad_() for x in _operands((batch, heads, tokens, width), dtype)]
     grad = torch.randn_like(operands[0])
 
@@ -74,7 +74,7 @@ def _sides(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -
 
 
 def ragged(lengths: list[int], heads: int, width: int, dtype: torch.dtype) -> Case:
-    """Return documents of different lengths: packed, each alone, and padded to the longest for PyTorch."""
+    """Time documents of different lengths: packed, each alone, and padded to the longest for PyTorch."""
     packed = [uwaga.Ragged.from_list(list(x.split(lengths))) for x in _operands((sum(lengths), heads, width), dtype)]
     alone = [[row.transpose(0, 1) for row in operand.to_list()] for operand in packed]  # (H, N, D) per document
     query, key, value = (operand.to_padded().transpose(1, 2) for operand in packed)  # (B, H, N, D)
@@ -94,14 +94,14 @@ def ragged(lengths: list[int], heads: int, width: int, dtype: torch.dtype) -> Ca
 
 
 def decode(heads: int, keys: int, width: int, dtype: torch.dtype) -> Case:
-    """Return one query against many keys, as when a language model writes its next token."""
+    """Time one query against many keys, as when a language model writes its next token."""
     _, key, value = _operands((1, heads, keys, width), dtype)
     query = torch.randn(1, heads, 1, width).to(dtype)
     return Case(_sides(query, key, value), 4 * heads * keys * width)
 
 
 def attention_engines(heads: int, tokens: int, width: int, dtype: torch.dtype) -> Case:
-    """Return dense attention by each engine of the CPU that can serve it. The sides have the names of the engines."""
+    """Time dense attention by each engine of the CPU that can serve it. The sides have the names of the engines."""
     query, key, value = _operands((1, heads, tokens, width), dtype)
     # PyTorch's as it is called where this engine is preferred: without the validation of a named engine.
     sides: dict[str, Side] = {
@@ -112,7 +112,7 @@ def attention_engines(heads: int, tokens: int, width: int, dtype: torch.dtype) -
 
 
 def linear_engines(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> Case:
-    """Return x W^T + b by each engine of the CPU that can serve it. The sides have the names of the engines."""
+    """Time x W^T + b by each engine of the CPU that can serve it. The sides have the names of the engines."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn((rows, inputs), generator=generator).to(dtype)
     weight = (torch.randn((outputs, inputs), generator=generator) / math.sqrt(inputs)).to(dtype)

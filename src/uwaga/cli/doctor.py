@@ -93,7 +93,7 @@ def examine() -> Iterator[Finding]:
 
 
 def _processes() -> Found:
-    """Return the processes that torchrun started."""
+    """Yield findings about the processes that torchrun started."""
     import datetime
 
     import torch.distributed as dist
@@ -174,7 +174,7 @@ def _threads() -> Found:
 
 
 def _engines() -> Found:
-    """Return the engine that comes first for dense calls on the CPU, by dtype, and why."""
+    """Yield the engine that comes first for dense calls on the CPU, by dtype, and why."""
     import warnings
 
     import torch
@@ -257,7 +257,7 @@ def _devices() -> Found:
 
 
 def _optional() -> Found:
-    """Return the packages of the extras, and what does not work without them."""
+    """Yield the packages of the extras, and what does not work without them."""
     packages = [
         (name, package, needs, f"{needs} needs it: pip install 'uwaga[{extra}]'")
         for name, (package, extra, needs) in OPTIONAL.items()
@@ -271,7 +271,7 @@ def _optional() -> Found:
 
 
 def _models() -> Found:
-    """Return the models that are there without a download."""
+    """Yield the models that are there without a download."""
     from uwaga.models.checkpoints import directories
 
     for name, model in directories.BUNDLED.items():
@@ -300,7 +300,7 @@ def _encoder(model: str) -> Finding:
 
 
 def _caches() -> Found:
-    """Return folders that downloads and profiles are kept in; they can be deleted."""
+    """Yield the folders of downloads and profiles, which can be deleted."""
     from huggingface_hub import constants
 
     for name, folder in (

@@ -157,8 +157,10 @@ def serve_page(
 
 
 def error_text(error: Exception) -> str:
-    """Return the message of an error. Errors of the system are the file and the reason, without a number. A missing
-    PyTorch is the command that installs it."""
+    """Return the message of an error.
+
+    For an error of the system it is the file and the reason, without a number; for a missing PyTorch, the command that installs PyTorch.
+    """
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
