@@ -230,8 +230,7 @@ def _as_bytes(seen: "NDArray[np.float64]", processor: Any) -> "NDArray[np.uint8]
 
     if getattr(processor, "do_normalize", False):
         mean, std = (np.asarray(getattr(processor, name), np.float64) for name in ("image_mean", "image_std"))
-        seen = seen * std.reshape(-1, 1, 1) + mean.reshape(
-            -1, 1, 1
-        )  # Both have one number for each colour, or one for all.
+        # Both have one number for each colour, or one for all.
+        seen = seen * std.reshape(-1, 1, 1) + mean.reshape(-1, 1, 1)
     full = 255 * (processor.rescale_factor if getattr(processor, "do_rescale", False) else 1)
     return np.rint(255 * luminance(np.moveaxis(np.clip(seen / full, 0, 1), 0, 2))).astype(np.uint8)

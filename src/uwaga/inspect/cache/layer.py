@@ -54,9 +54,8 @@ class CacheLayer:
         self.heads, (self.key_heads, self.tokens, _) = len(self.query), self.key.shape
         self.device, self.dtype = weights.device, weights.dtype
         self.scale, self.sinks = self._call.options.scale, self._call.sinks
-        self._seen: tuple[Tensor, int, int, Tensor] | None = (
-            None  # The last block is kept, as several policies read it.
-        )
+        # The last block is kept, as several policies read it.
+        self._seen: tuple[Tensor, int, int, Tensor] | None = None
 
     def weights(self, head: int, rows: Tensor, end: int) -> Tensor:
         """Return the weights (C, end) of ascending queries on the keys before `end`."""

@@ -124,7 +124,7 @@ class Copier:
         self._counted: dict[int, Tensor] = {}
 
     def wait(self) -> None:
-        """Return when all copies are complete."""
+        """Wait until all copies are complete."""
         for done in self._running:
             done.synchronize()
         self._running.clear()

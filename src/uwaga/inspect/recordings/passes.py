@@ -191,7 +191,7 @@ class Pass:
 
 
 def as_batch(x: Operand) -> Operand:
-    """Return (B, H, N, D) from (..., H, N, D), also if a size is 0."""
+    """Flatten (..., H, N, D) to (B, H, N, D), also if a size is 0."""
     return x if isinstance(x, Ragged) else x.reshape(x.shape[:-3].numel(), *x.shape[-3:])
 
 

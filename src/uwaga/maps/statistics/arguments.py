@@ -115,7 +115,7 @@ def _values(name: str, argument: Operand, query: Operand) -> tuple[Tensor, Tenso
 
 
 def _lowered(values: Tensor, call: Call) -> Tensor:
-    """Return (B, H, Q) from the dimensions of the query without D."""
+    """Reshape the dimensions of the query without D to (B, H, Q)."""
     if call.query_offsets is None:
         return values.reshape(call.query.shape[:3])
     return (values.movedim(0, -1) if values.dim() == 2 else values[None])[None]
