@@ -429,9 +429,9 @@ def test_every_step_fits_is_drawn_and_keeps_its_answer_secret(open_page: Open, l
                     asked = number in question.text or number in "".join(question.choices)
                     found = bool(re.search(rf"(?<![0-9.]){number}(?![0-9])", text))
                     assert found == (state == "answered") or asked, (*at, number)
+                for part in folded:  # parts outside the step stay open in the next one
+                    part.evaluate("one => { one.open = false; }")
                 if state == "asking":
-                    for part in folded:
-                        part.evaluate("one => { one.open = false; }")
                     page.locator(".lesson-show").click()
             assert seen & set(tokens) <= {tokens[question.token]}, step.id  # no pick is carried on
             drawn = ".lesson-picture svg:visible, .lesson-chart:visible, .lesson-drawing:visible"
