@@ -273,6 +273,14 @@ def test_the_mean_is_that_of_the_tokens_without_padding(model: Small, form: str)
 
 
 @torch.no_grad()
+def test_a_pass_without_queries_has_no_mean() -> None:
+    layer, keys = uwaga.nn.MultiHeadAttention(8, 2).eval(), torch.randn(3, 5, 8)
+    with uwaga.edit(layer, heads={("encoder", 0, HEAD): "mean"}):
+        result = layer(torch.randn(3, 0, 8), keys, mask=uwaga.KeyLengths(torch.tensor([2, 3, 5])))
+    assert result.shape == (3, 0, 8)
+
+
+@torch.no_grad()
 def test_the_mean_of_a_step_is_that_of_its_tokens_whatever_the_cache() -> None:
     small, given, results = Small.of("transformers llama"), {}, []
     given, model = small.given("left")[0], small.module

@@ -492,12 +492,13 @@ def _with_heads(
 
 def _mean(where: Where, output: Operand, tokens: _Tokens, mask: Mask | Tensor | None) -> Tensor:
     """Return the mean output of each head over all tokens of the batch except padding, (H, E)."""
-    values = _packed(output)
-    real = None if isinstance(output, Ragged) else _real_tokens(where, mask, tokens)
+    if isinstance(output, Ragged):
+        return output.values.mean(0)
+    values, real = _packed(output), _real_tokens(where, mask, tokens)
     if real is None:
         return values.mean(0)
-    positions = tokens.query_positions.view(-1, _longest(output))
-    return values[real.expand(len(positions), -1).gather(1, positions).flatten()].mean(0)
+    is_real = real.expand(output.shape[:-3].numel(), -1)[_rows(output), tokens.query_positions]
+    return values[is_real].mean(0)
 
 
 def _real_tokens(where: Where, mask: Mask | Tensor | None, tokens: _Tokens) -> Tensor | None:
