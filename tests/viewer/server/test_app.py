@@ -103,6 +103,7 @@ def test_every_response_has_the_security_headers(client, small_front) -> None:
 def test_unknown_paths_and_methods_are_refused(client, method: str, path: str, status: int, error: str) -> None:
     answer = client.send(method, path)
     assert (answer.status, answer.error) == (status, error)
+    assert ("allow" in answer.headers) == (status == 405)
 
 
 def test_invalid_requests_are_refused(client) -> None:

@@ -102,7 +102,7 @@ class RequestHandler:
             await Response(reply, media_type="application/octet-stream")(scope, receive, send)
 
     async def _reply(self, asked: Mapping[str, object], receive: "Receive") -> bytes:
-        """Return the bytes of a reply. Raises RequestError, and ClientDisconnect if the client goes before."""
+        """Return the bytes of a reply. Raises RequestError; ClientDisconnect if the client goes first."""
         handler = TABLE.get(str(asked.get("request")))
         reply = await self._limiter.compute(
             lambda: self._service.answer(asked).to_bytes(),
@@ -230,9 +230,10 @@ def _file(path: str, media_type: str, text: Callable[[], str]) -> Route:
 
 async def _error(request: Request, error: Exception) -> Response:
     """Return {"error": message}; uvicorn logs an unexpected exception with its traceback."""
-    status, message, headers = _STATUS.get(
-        type(error), (500, "internal error; the program's log has the traceback", {})
-    )
+    status, message, headers = 500, "internal error; the program's log has the traceback", dict[str, str]()
+    for kind, row in _STATUS.items():
+        if isinstance(error, kind):
+            status, message, headers = row
     if isinstance(error, HTTPException):
         headers = dict(error.headers or {})
         messages = {404: "not found", 405: f"method {request.method} is not allowed"}
