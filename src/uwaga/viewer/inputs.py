@@ -92,7 +92,7 @@ def of_picture(
     if not isinstance(model, str | os.PathLike):
         raise ValueError("view: a picture needs model, the directory of one that reads pictures")
     if isinstance(picture, os.PathLike):
-        title, seen = Path(picture).name, images.read_image(Path(picture))  # before PyTorch is imported
+        title, seen = Path(picture).name, images.read_image(Path(picture))  # before the model is loaded
     else:
         title, seen = tr("Picture"), images.in_rgb(lambda: picture, "picture")
     reader = images.load_vision(os.fspath(model), dtype)

@@ -64,7 +64,10 @@ class Lesson:
         return matrices(self.steps)
 
     def __getitem__(self, name: str) -> NDArray[np.float32]:
-        """Return a copy of one matrix, (rows, columns) or (queries, rows, columns). Raises KeyError."""
+        """Return a copy of one matrix, (rows, columns) or (queries, rows, columns).
+
+        Raises KeyError, which lists the known names.
+        """
         by_name = self.matrices
         if name not in by_name:
             raise KeyError(f"unknown matrix {name!r}: choose one of {', '.join(by_name)}")
@@ -75,8 +78,6 @@ class Lesson:
 
         The page computes the tables again after an edit. `path#tab=lesson&step=softmax` opens it at a step, by the
         step's id.
-
-        `path#tab=lesson&step=softmax` opens it at a step, by the step's id. Raises OSError.
         """
         save_snapshot(ViewService(View(), lesson=self.request), path, language=self.language)
 

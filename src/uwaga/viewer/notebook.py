@@ -50,8 +50,6 @@ def handle_message(service: Service, message: object, send: Callable[[dict[str, 
 
     Other messages are ignored. Any exception of the service except RequestError is sent to the page as a failure and
     raised, so that the notebook logs it.
-
-    Any exception of the service but RequestError is sent to the page as a failure and raised, so that the notebook logs it.
     """
     if not isinstance(message, Mapping) or "id" not in message:
         return

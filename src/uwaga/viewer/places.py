@@ -19,7 +19,7 @@ def parse_head(head: str) -> tuple[str | None, int, int]:
 
 
 def place_of(service: Service, head: str, pick: str | None = None) -> str:
-    """Return the fragment that opens a head with a word picked. Raises ValueError: no such one."""
+    """Return the fragment that opens a head with a word picked. Raises ValueError: no such head or word."""
     about = service.answer({"request": "about"}).meta
     side, start = about["sides"][0], about["start"]
     kind, layer, number = parse_head(head)

@@ -251,7 +251,7 @@ class TextRunner:
 
 
 def _scores_of(reader: "Model", reading: Reading) -> ScoreSource:
-    """Return how scores are split: the text is read again, with values, when one is."""
+    """Return what splits scores: it reads the text again, with values."""
 
     return ScoreSource(
         reader, lambda report: read_again(reader, reading.recording, max_bytes=_MAX_VALUES_BYTES, report=report)

@@ -64,7 +64,9 @@ _lock = threading.Lock()
 
 
 def bundle(folder: Path | None = None, *, lesson: bool = False) -> Bundle:
-    """Bundle a folder or a packed file, cached until a file changes. Raises BundleError.
+    """Return the bundle of a folder or a packed file, cached until a file changes.
+
+    folder: None for the front end of this package.
 
     Raises BundleError.
     """
@@ -79,7 +81,10 @@ def bundle(folder: Path | None = None, *, lesson: bool = False) -> Bundle:
 
 
 def join(folder: Path, *, lesson: bool = False) -> Bundle:
-    """Join all modules that main.js, or the lesson's view, reaches. Raises BundleError."""
+    """Join the modules that main.js reaches, and the style sheets; with `lesson` also those of the lesson.
+
+    Each module comes after its own imports. Raises BundleError.
+    """
     texts = _texts(folder)
     ordered = _ordered(texts, ["main.js", *([_LESSON] if lesson else [])])
     constants = {name: f"$m{n}" for n, name in enumerate(ordered)}

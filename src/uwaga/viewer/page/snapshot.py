@@ -198,7 +198,7 @@ class SnapshotBuilder:
         return True
 
     def left_out(self) -> str:
-        """Return what is missing or a sample, and what to do, in the current language."""
+        """Return what is missing or a sample, and what to do, in the current language; "" for nothing."""
         maps = sum('"request":"tile"' in name for name in self.replies)
         sentences = []
         if self._missing:
@@ -278,7 +278,7 @@ def _is_whole(request: Request, reply: Reply) -> bool:
 
 
 def stored_reply(request: Request, reply: Reply) -> Reply:
-    """Return a reply for a page without a program: complete, with `reached` as what it was."""
+    """Return a reply for a page without a program: `complete` is 1, and `reached` what it was."""
     meta: dict[str, Any] = dict(reply.meta)
     if "complete" in meta:
         meta |= {"complete": 1, "reached": meta["complete"]}

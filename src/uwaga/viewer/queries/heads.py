@@ -58,8 +58,6 @@ class Axis:
         """Return the items of a text; a text of special tokens alone keeps them.
 
         names: tokens that name the items in place of those of the text.
-
-        names: tokens that name the items in place of those of the text.
         """
         hides = specials == "hide" and any(tokens.special) and not all(tokens.special)
         kept = [at for at, special in enumerate(tokens.special) if not special] if hides else None
@@ -86,9 +84,9 @@ class Axis:
         )
 
     def beside(self, other: "Axis") -> "Axis":
-        """Return this axis with the labels of both, "it
+        """Return this axis with the labels of both, "it | that", where they differ.
 
-        that", if the items have the same tokens.
+        An axis whose items have other tokens is returned as it is.
         """
         if not np.array_equal(self.spans, other.spans) or self.labels == other.labels:
             return self
