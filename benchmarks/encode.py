@@ -10,8 +10,8 @@ turn. All sides read the same texts, use the same threads and sort by length. Al
 A side is left out if its package is not installed. The cosine is the lowest between a vector of a side and sentence-transformers' in float32. uwaga
 cuts the windows and the others read them as texts, so that a word cut in two by a window has other tokens there.
 
-"of peak" is the share of the measured float32 peak (see the line above the table). The operations counted are what the tokens of the texts need: two
-per token and weight of a layer's maps, and those of attention. Padding does not count, and work outside matrix products only takes time.
+"of peak" is the speed in operations per second, divided by the measured float32 peak in the line above the table. Each token counts two operations for each
+weight of the linear layers, and the operations of attention. Operations on padding and outside matrix products do not count, but their time does.
 
 Without --model and --corpus (a .jsonl.gz with the field `text`), the benchmark uses a random model of the size of --shape and random words; the
 speeds are meaningful then, and the vectors are not.

@@ -1,7 +1,7 @@
 """What do statistics of the weights cost, compared with one plain forward pass in the same process?
 
-"of forward" is the time of the statistic over the time of the forward pass, the median over rounds in which both ran. A cold map has only its query and
-key; a warm one knows its lse, as after `uwaga.attend`.
+"of forward" is the time of the statistic divided by the time of the forward pass: the median over rounds in which both ran. A cold map has only its query and
+key. A warm map also has its lse, as after `uwaga.attend`.
 """
 
 from collections.abc import Mapping

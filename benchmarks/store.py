@@ -158,7 +158,7 @@ BATCHED = ("faiss", "keops")  # the others answer one query after another
 
 
 def installed(sides: Sides, names: list[str], queries: torch.Tensor) -> dict[str, Side]:
-    """Yield the installed exact searches that find the same rows."""
+    """Return the installed exact searches that find the same rows."""
     ours = sides.db.search(queries, TOP).ids
     results: dict[str, Side] = {}
     for name in names:
