@@ -439,7 +439,6 @@ def test_every_step_fits_is_drawn_and_keeps_its_answer_secret(open_page: Open, l
             page.locator(".lesson-after").click(force=True) if step is not lesson.steps[-1] else None
 
 
-@pytest.mark.stress
 def test_steps_are_printed_on_white_with_their_numbers_and_without_controls(worked: Lesson, open_page: Open) -> None:
     """One by the browser's own command, after which the page is as it was; or all."""
     page = opened(worked, open_page, "&step=database", color_scheme="dark")

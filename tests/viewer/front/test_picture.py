@@ -157,7 +157,6 @@ def test_the_overlay_is_in_one_colour(served: ServedView, maps: Maps, open_page:
     assert all(blue[one] >= blue[other] - 2 for one, other in pairwise(order))
 
 
-@pytest.mark.stress
 def test_the_keyboard_alone_moves_the_patch(served: ServedView, open_page: Open) -> None:
     page = open_page(served.address)
     shown(page, "CLS ")
