@@ -4,13 +4,14 @@
   and does one of these fails.
 - slow: those that have caught something or stand for a whole part. `make test`, which decides whether a change goes in, runs fast and
   slow, `make fast` the first alone.
-- stress: more cases of what `make test` shows on a few. `make nightly` runs them. With `gate("regex", ...)` on a test, its cases are
-  stress except those whose id one of the regular expressions matches.
+- stress: more cases of what `make test` shows on a few. `make nightly` runs them. With `gate(only=lambda name: ...)` on a test, its
+  cases are stress except those for which the function is true; its arguments are parameters of the test by name.
 - timing: what measures time or a process's memory, or floods. It runs alone, in `make nightly`.
 
 What a test needs and does not find is a failure with `--no-missing`, which the Makefile gives; with plain pytest it is a skip.
 """
 
+import inspect
 import multiprocessing.process
 import os
 import re
@@ -67,19 +68,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _mark_all_but_the_gate(items: Sequence[pytest.Item], *, is_whole: bool) -> None:
-    """Mark as stress what `gate` leaves out. Raises UsageError: it keeps cases that are not there; if single tests, a level or a device
-    were asked for (not `is_whole`), they may be others."""
-    unmet: dict[str, set[str]] = {}
+    """Mark as stress what `gate` leaves out. Raises UsageError: it leaves out every case; if single tests, a level or a device were asked
+    for (not `is_whole`), the cases may be others."""
+    kept: dict[str, bool] = {}
     for item in items:
-        if (gate := item.get_closest_marker("gate")) is None:
-            continue
-        name, _, case = item.nodeid.partition("[")
-        kept = {part for part in gate.args if re.search(part, case.removesuffix("]"))}
-        unmet[name] = unmet.get(name, set(gate.args)) - kept
-        if not kept:
-            item.add_marker(pytest.mark.stress)
-    if is_whole and (missing := {name: parts for name, parts in unmet.items() if parts}):
-        raise pytest.UsageError(f"no case is what @pytest.mark.gate keeps: {missing}")
+        if gates := list(item.iter_markers("gate")):
+            name = item.nodeid.partition("[")[0]
+            in_gate = all(_is_kept(item, gate) for gate in gates)
+            kept[name] = kept.get(name, False) or in_gate
+            if not in_gate:
+                item.add_marker(pytest.mark.stress)
+    if is_whole and (empty := [name for name, in_gate in kept.items() if not in_gate]):
+        raise pytest.UsageError(f"@pytest.mark.gate leaves out every case: {empty}")
+
+
+def _is_kept(item: pytest.Item, gate: pytest.Mark) -> bool:
+    if gate.args:
+        return any(re.search(part, item.nodeid.partition("[")[2].removesuffix("]")) for part in gate.args)
+    only = gate.kwargs["only"]
+    parameters = item.callspec.params  # type: ignore[attr-defined]
+    return bool(only(*(parameters[name] for name in inspect.signature(only).parameters)))
 
 
 @pytest.hookimpl(wrapper=True)
