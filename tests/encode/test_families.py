@@ -14,7 +14,6 @@ import pytest
 import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
-from stress import mostly_stress
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tolerance import assert_as_exact
 from torch import nn
@@ -198,9 +197,8 @@ def test_vectors_are_those_of_sentence_transformers(folder: Path) -> None:
     assert np.array_equal(vectors, alone)
 
 
-@pytest.mark.parametrize(
-    "folder", mostly_stress(CASES, lambda case: case in ("modernbert", "qwen3", "embeddinggemma")), indirect=True
-)
+@pytest.mark.gate(only=lambda folder: folder in ("modernbert", "qwen3", "embeddinggemma"))
+@pytest.mark.parametrize("folder", CASES, indirect=True)
 def test_bfloat16_gives_a_text_the_same_bits_alone(folder: Path) -> None:
     random = np.random.default_rng(0)
     words = " ".join(TEXTS).split()
@@ -221,7 +219,8 @@ def _off(vectors: np.ndarray, exact: np.ndarray) -> float:
     return float((1 - (exact * vectors).sum(1) / sizes).mean())
 
 
-@pytest.mark.parametrize("folder", mostly_stress(CASES, lambda case: case in ("mpnet", "t5")), indirect=True)
+@pytest.mark.gate(only=lambda folder: folder in ("mpnet", "t5"))
+@pytest.mark.parametrize("folder", CASES, indirect=True)
 def test_a_plain_directory_of_transformers_is_the_mean_of_its_tokens(folder: Path) -> None:
     plain = folder.parent / "transformer"
     encoder = TextEncoder.load(plain)

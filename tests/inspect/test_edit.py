@@ -12,7 +12,6 @@ import pytest
 import torch
 import transformers
 from small_models import IDS, OURS, THEIRS, Small, with_dense_matrices
-from stress import mostly_stress
 from tiny_models import implementation_of, theirs
 from tiny_transformer import WRITERS, made, ragged
 from tolerance import assert_as_exact
@@ -35,7 +34,8 @@ def in_gate(model: str) -> bool:
     return model in ("bert", "t5", "gemma2", "transformers bert", "transformers llama", "transformers t5")
 
 
-@pytest.mark.parametrize("model", mostly_stress(ALL, in_gate), indirect=True)
+@pytest.mark.gate(only=in_gate)
+@pytest.mark.parametrize("model", ALL, indirect=True)
 @torch.no_grad()
 def test_a_scaled_head_is_that_of_a_hook_bit_for_bit(model: Small) -> None:
     form = "whole"
@@ -98,7 +98,8 @@ CHANGES: dict[str, Callable[..., tuple[dict, dict]]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("model", mostly_stress(ALL, in_gate), indirect=True)
+@pytest.mark.gate(only=in_gate)
+@pytest.mark.parametrize("model", ALL, indirect=True)
 @torch.no_grad()
 def test_a_change_is_that_of_dense_matrices(model: Small, change: str) -> None:
     exact = copy.deepcopy(model)
@@ -113,15 +114,15 @@ def test_a_change_is_that_of_dense_matrices(model: Small, change: str) -> None:
         assert float((result - before).abs().max()) > 1e-5
 
 
+@pytest.mark.gate(
+    only=lambda model, implementation: (
+        (model, implementation)
+        in (("transformers bert", "eager"), ("transformers llama", "sdpa"), ("transformers t5", "flex_attention"))
+    )
+)
 @pytest.mark.parametrize(
     ("model", "implementation"),
-    mostly_stress(
-        product(THEIRS, ("eager", "sdpa", "flex_attention")),
-        lambda case: (
-            case
-            in (("transformers bert", "eager"), ("transformers llama", "sdpa"), ("transformers t5", "flex_attention"))
-        ),
-    ),
+    list(product(THEIRS, ("eager", "sdpa", "flex_attention"))),
     indirect=["model"],
 )
 @torch.no_grad()
@@ -181,7 +182,8 @@ EVERY = {
 }
 
 
-@pytest.mark.parametrize("model", mostly_stress(WRITERS, in_gate), indirect=True)
+@pytest.mark.gate(only=in_gate)
+@pytest.mark.parametrize("model", WRITERS, indirect=True)
 @torch.no_grad()
 def test_positions_of_a_generation_are_those_of_one_pass_over_its_text(model: Small) -> None:
     """With caches, of ragged prompts of different lengths, and in one pass over all that was written, a position is the same token."""
@@ -435,7 +437,8 @@ def test_edits_read_from_json_do_the_same() -> None:
 
 
 @pytest.mark.parametrize("operand", ["query", "key", "value", "output"])
-@pytest.mark.parametrize("model", mostly_stress((*OURS, "transformers llama"), in_gate), indirect=True)
+@pytest.mark.gate(only=in_gate)
+@pytest.mark.parametrize("model", [*OURS, "transformers llama"], indirect=True)
 @torch.no_grad()
 def test_a_patch_of_a_recording_puts_the_vectors_of_another_text_there(model: Small, operand: str) -> None:
     chosen, module = [1, 3], model.module

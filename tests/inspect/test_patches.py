@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 import torch
 from largest import Largest
-from stress import mostly_stress
 from tiny_vision import INNER, WIDE, randomized
 from tolerance import assert_as_exact, once
 from torch import Tensor, nn
@@ -92,9 +91,10 @@ def attentions(*given: Tensor, **named: Tensor) -> Callable[[nn.Module], object]
     return run
 
 
+@pytest.mark.gate(only=lambda family: family in ("vit", "deit", "dinov2 with registers", "ijepa", "clip"))
 @pytest.mark.parametrize(
     "family",
-    mostly_stress(FAMILIES, lambda family: family in ("vit", "deit", "dinov2 with registers", "ijepa", "clip")),
+    FAMILIES,
 )
 def test_maps_are_eager_attention_and_tokens_have_names(family: str) -> None:
     model, pixels = make(family), pictures(2)

@@ -10,7 +10,6 @@ from functools import partial
 
 import pytest
 import torch
-from stress import mostly_stress
 from tiny_models import DECODERS, ENCODERS, PAIRS, make, small
 from tiny_transformer import NARROW, drawn, made, tiny
 from tolerance import assert_as_exact, once
@@ -67,7 +66,8 @@ def recorded(model: nn.Module) -> tuple[uwaga.Recording, list[str]]:
 IN_GATE = ("gpt2", "bert", "t5", "llama", "gemma2", "modernbert", "alibi")
 
 
-@pytest.mark.parametrize("name", mostly_stress(MODELS, lambda name: name in IN_GATE))
+@pytest.mark.gate(only=lambda name: name in IN_GATE)
+@pytest.mark.parametrize("name", MODELS)
 def test_parts_sum_to_the_score_within_the_bound(name: str) -> None:
     """In float64 and in float32, of every kind, layer and head, at cells near and far."""
     for model in (MODELS[name]().double(), MODELS[name]()):
@@ -83,7 +83,8 @@ def test_parts_sum_to_the_score_within_the_bound(name: str) -> None:
                     assert result.query_parts[0] == Part("token")
 
 
-@pytest.mark.parametrize("name", mostly_stress(MODELS, lambda name: name in IN_GATE))
+@pytest.mark.gate(only=lambda name: name in IN_GATE)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_head_s_share_is_that_of_the_tokens_it_was_brought_from_and_theirs_that_of_their_parts(name: str) -> None:
     model = MODELS[name]().double()
     recording, kinds = recorded(model)
@@ -297,7 +298,8 @@ _OF_TRANSFORMERS = ["bert", "roberta", "camembert", "xlm-roberta", "electra", "d
                     "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "t5", "mt5", "marian"]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", mostly_stress(_OF_TRANSFORMERS, lambda name: name in (*IN_GATE, "marian")))
+@pytest.mark.gate(only=lambda name: name in (*IN_GATE, "marian"))
+@pytest.mark.parametrize("name", _OF_TRANSFORMERS)
 @torch.no_grad()
 def test_models_of_transformers_are_read_in_memory(name: str) -> None:
     import transformers

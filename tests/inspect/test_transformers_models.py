@@ -7,7 +7,6 @@ import pytest
 import tiny_models
 import torch
 import transformers
-from stress import mostly_stress
 from tiny_tokenizer import word_tokenizer
 
 import uwaga
@@ -52,10 +51,10 @@ def given(reader: Model) -> dict[str, torch.Tensor]:
 
 
 IN_GATE = ("bert", "modernbert", "gpt2", "gpt_oss", "llama", "bart", "t5")
-mostly_families = pytest.mark.parametrize("family", mostly_stress(FAMILIES, lambda family: family in IN_GATE))
 
 
-@mostly_families
+@pytest.mark.gate(only=lambda family: family in IN_GATE)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_its_maps_are_those_of_the_whole_model(family: str, reader: Callable[[str], Model]) -> None:
     own = reader(family)
     reading, inputs = run_text(own, TEXT), given(own)
@@ -67,7 +66,8 @@ def test_its_maps_are_those_of_the_whole_model(family: str, reader: Callable[[st
     assert tiny_models.implementation_of(own.model) == "eager"  # as it was
 
 
-@mostly_families
+@pytest.mark.gate(only=lambda family: family in IN_GATE)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_its_predictions_are_those_of_its_head(
     family: str, reader: Callable[[str], Model], assert_as_exact: Callable[..., None]
 ) -> None:

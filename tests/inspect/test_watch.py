@@ -9,7 +9,6 @@ import tiny_models
 import torch
 import transformers
 from small_models import PROMPTS, Small
-from stress import mostly_stress
 from tiny_models import DECODERS, ENCODERS, PAIRS, implementation_of, theirs, tokens
 from tiny_transformer import WRITERS, made, ragged
 from tolerance import assert_as_exact, once
@@ -26,7 +25,8 @@ def in_gate(model: str) -> bool:
     return model.removeprefix("transformers ") in ("bert", "modernbert", "gpt2", "llama", "gpt_oss", "t5")
 
 
-@pytest.mark.parametrize("model", mostly_stress(OF_TRANSFORMERS, in_gate), indirect=True)
+@pytest.mark.gate(only=in_gate)
+@pytest.mark.parametrize("model", OF_TRANSFORMERS, indirect=True)
 @pytest.mark.usefixtures("exact_softmax")
 @torch.no_grad()
 def test_maps_are_eager_attention(model: Small) -> None:
@@ -68,16 +68,14 @@ GENERATIONS = (
 )  # fmt: skip
 
 
+@pytest.mark.gate(only=lambda model, how: (model, how) in GENERATIONS)
 @pytest.mark.parametrize(
     ("model", "how"),
-    mostly_stress(
-        [
-            *product((*WRITERS, *OF_TRANSFORMERS[len(ENCODERS) :]), ("greedy", "beams")),
-            *product((*WRITERS, *OF_TRANSFORMERS[len(ENCODERS) : -len(PAIRS)]), ("drawn",)),
-            *product(OF_TRANSFORMERS[len(ENCODERS) : -len(PAIRS)], ("left padding", "static cache")),
-        ],
-        lambda case: case in GENERATIONS,
-    ),
+    [
+        *product((*WRITERS, *OF_TRANSFORMERS[len(ENCODERS) :]), ("greedy", "beams")),
+        *product((*WRITERS, *OF_TRANSFORMERS[len(ENCODERS) : -len(PAIRS)]), ("drawn",)),
+        *product(OF_TRANSFORMERS[len(ENCODERS) : -len(PAIRS)], ("left padding", "static cache")),
+    ],
     indirect=["model"],
 )
 @torch.no_grad()

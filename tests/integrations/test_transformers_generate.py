@@ -4,7 +4,6 @@ from itertools import product
 
 import pytest
 import torch
-from stress import mostly_stress
 from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers", minversion="5")
@@ -49,9 +48,8 @@ def in_gate(case: tuple[str, str, bool]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "way", "is_padded"), mostly_stress(product(tiny.DECODERS | tiny.PAIRS, WAYS, PADDED), in_gate)
-)
+@pytest.mark.gate(only=lambda family, way, is_padded: in_gate((family, way, is_padded)))
+@pytest.mark.parametrize(("family", "way", "is_padded"), list(product(tiny.DECODERS | tiny.PAIRS, WAYS, PADDED)))
 def test_the_tokens_are_those_of_eager_attention(family: str, way: str, is_padded: bool) -> None:
     maker = transformers.AutoModelForSeq2SeqLM if family in tiny.PAIRS else transformers.AutoModelForCausalLM
     mask = (LEFT.flip(1) if family in tiny.PAIRS else LEFT) if is_padded else torch.ones_like(LEFT)
@@ -60,7 +58,8 @@ def test_the_tokens_are_those_of_eager_attention(family: str, way: str, is_padde
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["greedy", "static cache", "no cache"])
-@pytest.mark.parametrize("family", mostly_stress(tiny.DECODERS, lambda family: family in ("gpt2", "gemma2")))
+@pytest.mark.gate(only=lambda family: family in ("gpt2", "gemma2"))
+@pytest.mark.parametrize("family", tiny.DECODERS)
 def test_padding_on_the_right(family: str, way: str) -> None:
     """transformers warns of it, and goes on behind the padding; every cache gives the scores of eager attention."""
     model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM)
@@ -78,7 +77,8 @@ def test_padding_on_the_right(family: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["a prompt's own words", "a smaller model"])
-@pytest.mark.parametrize("family", mostly_stress(tiny.DECODERS, lambda family: family == "llama"))
+@pytest.mark.gate(only=lambda family: family == "llama")
+@pytest.mark.parametrize("family", tiny.DECODERS)
 def test_assisted_generation(family: str, how: str) -> None:
     """Drafts are read several at a time behind a cache, which forgets those that are refused."""
     model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM)
@@ -109,7 +109,8 @@ def test_attention_changes_over_and_back(family: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", mostly_stress(tiny.DECODERS, lambda family: family == "llama"))
+@pytest.mark.gate(only=lambda family: family == "llama")
+@pytest.mark.parametrize("family", tiny.DECODERS)
 def test_continuous_batching(family: str) -> None:
     """The tokens of one prompt after the other, where prompts of several lengths are packed and read in pieces."""
     model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM)

@@ -17,7 +17,6 @@ import tiny_models
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from stress import mostly_stress
 from tiny_families import BASE, CASES, PADDING, THEIRS, WHERE, Twins, ids, named, read_config, theirs
 from tolerance import once
 from torch import Tensor
@@ -44,7 +43,7 @@ def twins(request: pytest.FixtureRequest) -> Twins:
 
 in_gate = set(BASE.values()).__contains__
 # Cases of one type have other settings, which the comparisons with transformers show; here the gate has one of each type.
-one_of_each_type = pytest.mark.parametrize("twins", mostly_stress(CASES, in_gate), indirect=True)
+one_of_each_type = pytest.mark.gate(only=lambda twins: in_gate(twins))
 
 
 @pytest.fixture(params=THEIRS)
@@ -74,13 +73,11 @@ def _named_types(types: Tensor | None) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
+@pytest.mark.gate(only=lambda name: in_gate(name))
 @pytest.mark.parametrize(
     ("side", "name"),
     # In float64, padding of transformers' gemma2 that sees no token gets NaN, which spreads.
-    mostly_stress(
-        [(side, name) for side in ("whole", "left") for name in THEIRS if side == "whole" or "gemma2" not in name],
-        lambda case: in_gate(case[1]),
-    ),
+    [(side, name) for side in ("whole", "left") for name in THEIRS if side == "whole" or "gemma2" not in name],
 )
 def test_a_batch_is_that_of_transformers(side: str, name: str, assert_as_exact: Callable) -> None:
     """Padded on the left, its hidden states alone: what transformers pools there is the state of the padding."""
@@ -106,9 +103,10 @@ def test_a_batch_is_that_of_transformers(side: str, name: str, assert_as_exact: 
 _OTHER_HEADS = ("albert", "bert", "distilbert", "electra", "roberta")
 
 
+@pytest.mark.gate(only=lambda pair: in_gate(pair) or THEIRS[pair].more or THEIRS[pair].model_type in _OTHER_HEADS)
 @pytest.mark.parametrize(
     "pair",
-    mostly_stress(THEIRS, lambda name: in_gate(name) or THEIRS[name].more or THEIRS[name].model_type in _OTHER_HEADS),
+    THEIRS,
     indirect=True,
 )
 @torch.no_grad()
@@ -174,6 +172,7 @@ def test_attention_maps_are_those_of_transformers(name: str, assert_as_exact: Ca
 
 
 @one_of_each_type
+@pytest.mark.parametrize("twins", CASES, indirect=True)
 @torch.no_grad()
 def test_greedy_texts_are_those_of_transformers(twins: Twins) -> None:
     """Of uwaga's own models: those of reading everything again for each token. Without logits or a decoder there are none."""
@@ -215,9 +214,10 @@ def _read_again(model: Transformer, prompt: list[int]) -> list[int]:
 # Rows among others, in pieces, and of one token alone.
 
 
+@pytest.mark.gate(only=lambda twins: in_gate(twins))
 @pytest.mark.parametrize(
     ("twins", "dtype"),
-    mostly_stress(product(CASES, [torch.float32, torch.bfloat16]), lambda case: in_gate(case[0])),
+    list(product(CASES, [torch.float32, torch.bfloat16])),
     indirect=["twins"],
 )
 @torch.no_grad()
@@ -237,7 +237,8 @@ _OTHER_LAYERS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", mostly_stress(sorted({*BASE.values(), *_OTHER_LAYERS}), _OTHER_LAYERS.__contains__))
+@pytest.mark.gate(only=lambda name: name in _OTHER_LAYERS)
+@pytest.mark.parametrize("name", sorted({*BASE.values(), *_OTHER_LAYERS}))
 @torch.no_grad()
 def test_a_long_row_has_the_bits_of_the_row_alone(name: str, dtype: torch.dtype, threads: int) -> None:
     """Two things are PyTorch's: float64, and "gelu_tanh" and "silu" in float32, which it computes in another way where a vector is not full. No
@@ -276,6 +277,7 @@ def _check_one_token_of_each_row(model: Transformer, batch: Ragged) -> None:
 
 
 @one_of_each_type
+@pytest.mark.parametrize("twins", CASES, indirect=True)
 @torch.no_grad()
 def test_rows_read_in_pieces_with_a_cache_are_the_whole(twins: Twins) -> None:
     if twins.ours.decoder is None:
@@ -391,6 +393,7 @@ def _tied(twins: Twins, stored: Iterable[str]) -> dict[str, str]:
 
 
 @one_of_each_type
+@pytest.mark.parametrize("twins", CASES, indirect=True)
 def test_a_tied_weight_may_have_any_one_of_its_names(twins: Twins, tmp_path: Path) -> None:
     ours, stored = twins.ours.state_dict(), load_file(twins.folder / "model.safetensors")
     for second, first in _tied(twins, stored).items():

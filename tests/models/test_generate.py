@@ -9,7 +9,6 @@ from itertools import product
 import pytest
 import tiny_families
 import torch
-from stress import mostly_stress
 from tiny_families import Twins
 from torch import Tensor
 
@@ -75,9 +74,10 @@ def _until_end(row: list[int], ends: tuple[int, ...]) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.gate(only=lambda twins, beams: (twins, beams) in ((CASES[0], "plain"), (CASES[1], "early")))
 @pytest.mark.parametrize(
     ("twins", "beams"),
-    mostly_stress(product(CASES, BEAMS), lambda case: case in ((CASES[0], "plain"), (CASES[1], "early"))),
+    list(product(CASES, BEAMS)),
     indirect=["twins"],
 )
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS.keys())
@@ -104,13 +104,13 @@ def test_the_ends_of_the_config_are_the_default(twins, prompts: list[list[int]])
 ALONE = {"greedy": {}, "beams": {"num_beams": 3}, "drawn": {"do_sample": True, "seed": 5}}
 
 
+@pytest.mark.gate(only=lambda name, way: way == "greedy" or name in CASES[:2])
 @pytest.mark.parametrize(
     ("name", "way"),
-    mostly_stress(
+    list(
         product(
             [*CASES, "llama-LlamaForCausalLM", "uwaga-gpt3", "uwaga-transformer", "uwaga-transformer-slopes"], ALONE
-        ),
-        lambda case: case[1] == "greedy" or case[0] in CASES[:2],
+        )
     ),
 )
 def test_a_prompt_goes_on_alone_as_among_others(name: str, way: str, prompts: list[list[int]]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import engines
 import pytest
 import torch
-from stress import mostly_stress
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
@@ -17,7 +16,6 @@ from uwaga.ops.linear.api import explain
 
 native = pytest.mark.parametrize("impl", engines.NATIVE_LINEAR)
 slow = pytest.mark.slow
-mostly_cpu = pytest.mark.parametrize("impl", mostly_stress(engines.NATIVE_LINEAR, lambda impl: impl == "cpu"))
 
 
 class Map(nn.Module):
@@ -33,7 +31,8 @@ class Map(nn.Module):
         return result
 
 
-@mostly_cpu
+@pytest.mark.gate(only=lambda impl: impl == "cpu")
+@native
 def test_the_registered_operator_passes_opcheck(impl: str) -> None:
     x, weight, bias, residual = torch.randn(4, 6), torch.randn(5, 6), torch.randn(5), torch.randn(4, 5)
     torch.library.opcheck(torch.ops.uwaga.linear.default, (x, weight, bias, residual, "gelu", impl))
@@ -46,9 +45,10 @@ def test_the_registered_operator_passes_opcheck(impl: str) -> None:
 
 
 @slow
+@pytest.mark.gate(only=lambda impl, backend: (impl, backend) == ("cpu", "aot_eager"))
 @pytest.mark.parametrize(
     ("impl", "backend"),
-    mostly_stress(product(engines.NATIVE_LINEAR, ("aot_eager", "inductor")), lambda case: case == ("cpu", "aot_eager")),
+    list(product(engines.NATIVE_LINEAR, ("aot_eager", "inductor"))),
 )
 def test_a_map_compiles_into_one_graph(impl: str, backend: str) -> None:
     torch.compiler.reset()  # its limit counts the compilations of other cases, too

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from stress import mostly_stress
 
 _PATIENCE = 900  # seconds; a whole run takes some forty alone
 
 
-def by_cases(names: Iterable[Any], gate: Collection[Any], sizes: Iterable[int], size: int) -> pytest.MarkDecorator:
-    """Parametrize a test by name and size; those of the gate, by as many processes as `size`, are not stress."""
-    cases = mostly_stress(product(names, sizes), lambda case: case[0] in gate and case[1] == size)
-    return pytest.mark.parametrize(("name", "size"), cases, ids=str)
+def by_cases(names: Iterable[Any], gate: Collection[Any], sizes: Iterable[int], gate_size: int) -> Callable[[Any], Any]:
+    """Parametrize a test by name and size. The gate has the names in `gate`, by `gate_size` processes."""
+    in_gate = pytest.mark.gate(only=lambda name, size: name in gate and size == gate_size)
+    cases = pytest.mark.parametrize(("name", "size"), list(product(names, sizes)), ids=str)
+    return lambda test: in_gate(cases(test))
 
 
 def job_of(kind: str, name: Any, gate: Collection[Any]) -> str:
