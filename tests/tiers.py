@@ -14,7 +14,6 @@ What a test needs and does not find is a failure with `--no-missing`, which the 
 import inspect
 import multiprocessing.process
 import os
-import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -83,11 +82,8 @@ def _mark_all_but_the_gate(items: Sequence[pytest.Item], *, is_whole: bool) -> N
 
 
 def _is_kept(item: pytest.Item, gate: pytest.Mark) -> bool:
-    if gate.args:
-        return any(re.search(part, item.nodeid.partition("[")[2].removesuffix("]")) for part in gate.args)
-    only = gate.kwargs["only"]
-    parameters = item.callspec.params  # type: ignore[attr-defined]
-    return bool(only(*(parameters[name] for name in inspect.signature(only).parameters)))
+    only, parameters = gate.kwargs["only"], item.callspec.params  # type: ignore[attr-defined]
+    return bool(only(**{name: parameters[name] for name in inspect.signature(only).parameters if name in parameters}))
 
 
 @pytest.hookimpl(wrapper=True)

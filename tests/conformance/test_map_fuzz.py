@@ -26,7 +26,7 @@ SETTINGS = settings(
 )
 
 
-@pytest.mark.gate("^cpu")
+@pytest.mark.gate(only=lambda map_engine: map_engine.startswith("cpu"))
 @pytest.mark.slow
 @SETTINGS
 @given(call=dense_calls())

@@ -78,7 +78,7 @@ def pairs() -> list[tuple[str, str]]:
 
 
 @pytest.mark.filterwarnings("ignore:.*unknown keys, which have no effect")  # of other families
-@pytest.mark.gate("^bert", "^roberta", "distilbert", "^deberta", "modernbert-mean", "qwen3", "gpt2")
+@pytest.mark.gate(only=lambda case: case not in ("modernbert", "prenorm", "rembert", "phi"))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.replace(" ", "-"))
 def test_scores_are_those_of_cross_encoder_with_the_same_bits_alone(case: str, make: Callable) -> None:
     folder, listed = make(case), pairs()

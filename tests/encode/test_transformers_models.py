@@ -105,7 +105,7 @@ def alone(encoder: TextEncoder) -> np.ndarray:
     return np.concatenate([encoder.encode([text]) for text in TEXTS])
 
 
-@pytest.mark.gate("deberta", "xlnet", "mobilebert", "prenorm", "phi", "starcoder", "not-ours", "experts", "umt5")
+@pytest.mark.gate(only=lambda case: case not in ("funnel", "big bird", "convbert", "data2vec", "olmo"))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.replace(" ", "-"))
 def test_vectors_are_those_of_sentence_transformers_with_the_same_bits_alone(case: str, make: Callable) -> None:
     folder = make(case)

@@ -124,7 +124,9 @@ def test_a_single_token_is_not_asked_about_others() -> None:
     assert {"softmax", "masks", "encoder"} <= set(questions)
 
 
-@pytest.mark.gate("en", "ja")  # whose words are in another order; the others have English's
+@pytest.mark.gate(
+    only=lambda language: language in ("en", "ja")
+)  # whose words are in another order; the others have English's
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_step_has_a_question_with_a_clear_answer_about_the_token_that_it_picks(language: str) -> None:
     worked = work_through(language=language)
