@@ -22,6 +22,10 @@ NAME_MODEL_TYPES = {
     "train/corpus.py": "names in a TOML",
     "train/model.py": "names in a TOML",
 }
+# Names that made readers ask "which one?".
+SAYS_NOTHING = {
+    "each", "given", "own", "known", "listed", "wanted", "foreign", "spoiled", "around", "shallow", "recut", "telling", "wall", "stage",
+}  # fmt: skip
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -46,6 +50,26 @@ def test_only_the_tables_name_model_types(root: Path) -> None:
             constants = {each.value for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Constant)}
             found |= {name} if constants & types else set()
     assert found == NAME_MODEL_TYPES.keys()
+
+
+def test_no_variable_has_a_name_that_says_nothing(root: Path) -> None:
+    """Of variables, arguments, functions, classes and attributes: STYLE wants what they are."""
+    found = set()
+    for path in (root / "src/uwaga").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)) or isinstance(
+                node, ast.keyword
+            ):
+                continue
+            name = (
+                getattr(node, "id", None)
+                or getattr(node, "attr", None)
+                or getattr(node, "arg", None)
+                or getattr(node, "name", None)
+            )
+            if isinstance(name, str) and name.strip("_").lower() in SAYS_NOTHING:
+                found.add(f"{path.relative_to(root)}: {name}")
+    assert found == set()
 
 
 def test_a_circle_is_found() -> None:

@@ -124,7 +124,7 @@ def test_late_chunking_resumes_within_a_document(
                 add_files(db, [file], encoder, **options)
         done = add_files(db, [file], encoder, **options)
         assert done.added == 3
-        assert done.known == 2
+        assert done.present == 2
         assert done.skipped == [f"{file}: passage 1: has no token in span 1, from character 10 to 11"]
         own = encoder.encode([rows[1]["text"], rows[2]["text"]], spans="sentence")
         assert torch.equal(torch.stack([row.key for row in db]), own.values)

@@ -17,7 +17,7 @@ from uwaga.data.tokenizers import (
     TextTokenizer,
     as_target_tokenizer,
     count_symbols,
-    recut,
+    divide_text,
     train_byte_pair_tokenizer,
     train_symbol_tokenizer,
 )
@@ -122,7 +122,7 @@ def test_parts_of_a_long_text_have_the_tokens_of_the_whole(piece: int) -> None:
 
 
 def test_a_long_text_without_spaces_is_split() -> None:
-    parts = list(recut(["x" * 3_000_000]))
+    parts = list(divide_text(["x" * 3_000_000]))
     assert "".join(parts) == "x" * 3_000_000
     assert max(map(len, parts)) <= 2**20 + 2**16
 

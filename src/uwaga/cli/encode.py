@@ -95,9 +95,9 @@ def encode(
         "tokens_per_batch": tokens_per_batch,
         "normalize": normalize,
         "prompt": prompt,
-        **_given(prompt_name=prompt_name, truncate_dim=truncate_dim, spans=spans),
+        **_without_none(prompt_name=prompt_name, truncate_dim=truncate_dim, spans=spans),
     }
-    read = {**_given(skip_invalid=skip_invalid or None), "text": text, "id": id, **_given(limit=limit)}
+    read = {**_without_none(skip_invalid=skip_invalid or None), "text": text, "id": id, **_without_none(limit=limit)}
     try:
         import pyarrow.parquet  # noqa: F401
     except ModuleNotFoundError as error:
@@ -148,6 +148,6 @@ def encode(
         echo(f"{numpy}: {rows:,} vectors")
 
 
-def _given(**options: object) -> dict[str, object]:
+def _without_none(**options: object) -> dict[str, object]:
     """Return the options that have a value. So files of versions without these options count as finished, as before."""
     return {name: value for name, value in options.items() if value is not None}

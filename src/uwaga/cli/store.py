@@ -72,7 +72,7 @@ def add(
     for reason in done.skipped:
         echo(f"uwaga store add: left out {reason}", err=True)
     skipped = f", {len(done.skipped):,} left out" if done.skipped else ""
-    echo(f"{database}: {done.added:,} passages added, {done.known:,} were there already{skipped}")
+    echo(f"{database}: {done.added:,} passages added, {done.present:,} were there already{skipped}")
 
 
 def ask(

@@ -167,7 +167,7 @@ class TextTokenizer:
         if not self._can_cut:
             yield "".join(pieces)
             return
-        yield from recut(pieces)
+        yield from divide_text(pieces)
 
     def decode(self, ids: Sequence[int], *, all: bool = False) -> str:
         """Return the text without special tokens; all=True: with their names."""
@@ -190,7 +190,7 @@ class TextTokenizer:
         return table
 
 
-def recut(pieces: Iterable[str]) -> Iterator[str]:
+def divide_text(pieces: Iterable[str]) -> Iterator[str]:
     """Yield the same text in pieces of about 65,000 characters. Each begins with the space after a word.
 
     A text without such a place in a million characters is cut there nevertheless.

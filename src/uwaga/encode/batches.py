@@ -102,7 +102,7 @@ class BatchEncoder:
         def texts() -> Iterator[Sequence[Any]]:
             first = 0
             for batch in batches:
-                column = _listed(batch, self.text)
+                column = _column(batch, self.text)
                 waiting.append((batch, first))
                 first += len(column)
                 yield column
@@ -148,7 +148,7 @@ def _encoder(model: str, dtype: str | None, fingerprint: str, shared: bool) -> "
     return encoder
 
 
-def _listed(batch: Any, name: str) -> list[Any]:
+def _column(batch: Any, name: str) -> list[Any]:
     """Return the texts of a batch, from the column of this name."""
     columns = list(batch.column_names) if hasattr(batch, "column_names") else list(batch)
     if name not in columns:

@@ -389,7 +389,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return _Function(lambda *arguments, **named: budget.called(value, name, *arguments, **named))
 
 
-class _Known(dict[str, Callable[..., Any]]):
+class _Allowed(dict[str, Callable[..., Any]]):
     """Filters or tests by name. Any other name raises TemplateFault when it is used."""
 
     def __missing__(self, name: str) -> Callable[..., Any]:
@@ -438,7 +438,7 @@ def _last(value: Any) -> Any:
 @pass_context
 def _join(context: Context, value: Any, d: Any = "", attribute: str | int | None = None) -> str:
     budget = _BUDGET.get()
-    items = budget.items(value) if attribute is None else _OWN["map"](context, value, attribute=attribute)
+    items = budget.items(value) if attribute is None else _ALLOWED_FILTERS["map"](context, value, attribute=attribute)
     return budget.joined(budget.text(d), items)
 
 
@@ -468,7 +468,7 @@ def _walked(value: Any) -> Any:
     return value
 
 
-_OWN: dict[str, Callable[..., Any]] = {
+_ALLOWED_FILTERS: dict[str, Callable[..., Any]] = {
     **{name: _priced(name, function) for name, function in _FILTERS.items()},
     **{name: _item_filter(name) for name in _OF_ITEMS},
     "first": _first, "last": _last, "join": _join, "replace": _replace, "tojson": _tojson,
@@ -509,8 +509,8 @@ def _kind(value: Any) -> str:
 _ENVIRONMENT = _Environment(
     trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], optimized=False, finalize=_written
 )
-_ENVIRONMENT.filters = _Known(_OWN)
-_ENVIRONMENT.tests = _Known({name: _priced(name, tests.TESTS[name]) for name in _TESTS})  # type: ignore[assignment]
+_ENVIRONMENT.filters = _Allowed(_ALLOWED_FILTERS)
+_ENVIRONMENT.tests = _Allowed({name: _priced(name, tests.TESTS[name]) for name in _TESTS})  # type: ignore[assignment]
 _ENVIRONMENT.globals = {
     "range": _Function(safe_range),
     "dict": _Function(_dict),

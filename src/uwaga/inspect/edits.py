@@ -73,7 +73,7 @@ class Links:
 
     def __repr__(self) -> str:
         last = "" if self.factor == 0 else f", factor={self.factor!r}"
-        return f"uwaga.Links(queries={_listed(self.queries)}, keys={_listed(self.keys)}{last})"
+        return f"uwaga.Links(queries={_text_of(self.queries)}, keys={_text_of(self.keys)}{last})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,7 +156,7 @@ class Patch:
         return cls(operand, results[0] if len(results) == 1 else torch.stack(results), chosen)
 
     def __repr__(self) -> str:
-        return f"uwaga.Patch({self.operand!r}, <tensor {tuple(self.source.shape)}>, {_listed(self.positions)})"
+        return f"uwaga.Patch({self.operand!r}, <tensor {tuple(self.source.shape)}>, {_text_of(self.positions)})"
 
 
 _Number = Annotated[Integer, Ge(0), Le(MAX_POSITION)]
@@ -389,7 +389,7 @@ def _is_finite(x: object) -> TypeGuard[float]:
     return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) <= sys.float_info.max
 
 
-def _listed(positions: Positions) -> str:
+def _text_of(positions: Positions) -> str:
     return "None" if positions is None else repr(list(positions))  # type: ignore[arg-type]
 
 

@@ -53,7 +53,7 @@ class Page:
         assert isinstance(paragraphs, list), key
         return tuple(filled(paragraph, values) for paragraph in paragraphs)
 
-    def given(self, key: str, /, **values: object) -> Rule:
+    def stated(self, key: str, /, **values: object) -> Rule:
         """Return the rule of a number that a text explains, not other matrices."""
         return rule("given", say=self.text(key, **values))
 

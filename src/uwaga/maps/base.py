@@ -317,7 +317,7 @@ def _out_of_range(at: int, size: int, axis: str, kind: str) -> IndexError:
 # Reading by positions.
 
 
-def shallow(name: str, m: WeightMap) -> WeightMap:
+def check_nesting(name: str, m: WeightMap) -> WeightMap:
     """Return a map that `name` is computed from. Raises ValueError: too many maps are nested."""
     check(m.nesting < MAX_NESTING, f"{name}: more than {MAX_NESTING} maps are computed one from another")
     return m

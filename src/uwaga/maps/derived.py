@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.arguments import check, choice, integer
-from uwaga.maps.base import DerivedMap, Shape, WeightMap, count_heads, expand, packed, shallow
+from uwaga.maps.base import DerivedMap, Shape, WeightMap, check_nesting, count_heads, expand, packed
 from uwaga.maps.map import Pooled, TopK
 from uwaga.maps.spec import Selection
 from uwaga.maps.statistics.pooling import Bins, bin_edges
@@ -37,7 +37,7 @@ class DifferenceMap(DerivedMap):
     __slots__ = ("right",)
 
     def __init__(self, left: WeightMap, right: WeightMap) -> None:
-        left, right = (shallow("DifferenceMap", m) for m in (left, right))
+        left, right = (check_nesting("DifferenceMap", m) for m in (left, right))
         if left.shapes != right.shapes:
             shapes = (left.shape, right.shape) if left.shape != right.shape else (left.shapes, right.shapes)
             raise ValueError(f"DifferenceMap: the maps differ in shape: {shapes[0]} and {shapes[1]}")
@@ -220,18 +220,18 @@ class SubsetMap(DerivedMap):
         IndexError: a position that is out of range.
     """
 
-    __slots__ = ("_keys", "_known", "_queries", "_sums")
+    __slots__ = ("_is_summed", "_keys", "_queries", "_sums")
 
     def __init__(self, map: WeightMap, queries: Sequence[int], keys: Sequence[int] | None = None) -> None:
         if map.parts() is not None:
             raise ValueError("SubsetMap: a ragged map has other tokens in each sequence; use SubsetMap(m[r], ...)")
         kept = (list(queries), list(queries if keys is None else keys))
         rows, columns = expand(kept, map.shape[-2:], ["queries", "keys"], "SubsetMap")
-        self.map = shallow(type(self).__name__, map)
+        self.map = check_nesting(type(self).__name__, map)
         self._queries, self._keys = (x.unique.to(map.device) for x in (rows, columns))
         sizes = (math.prod(map.shape[:-3]), count_heads(map), len(self._queries))
         self._sums = torch.zeros(sizes, dtype=torch.float64, device=map.device)
-        self._known = torch.zeros(sizes, dtype=torch.bool, device=map.device)
+        self._is_summed = torch.zeros(sizes, dtype=torch.bool, device=map.device)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -252,13 +252,13 @@ class SubsetMap(DerivedMap):
     def _sums_of(self, selection: Selection) -> Tensor:
         """Return the sums of the weights on the kept keys, (sequences, heads, queries) float64."""
         s, h = (torch.tensor(x, device=self.device) for x in selection[:2])
-        is_known = self._known[s[:, None, None], h[:, None], selection.queries].flatten(0, 1).all(0)
+        is_known = self._is_summed[s[:, None, None], h[:, None], selection.queries].flatten(0, 1).all(0)
         height = max(_MAX_WEIGHTS // max(len(self._keys) * len(s) * len(h), 1), 1)
         for queries in selection.queries[~is_known].split(height):
             if len(queries):
                 block = self.map.read(selection._replace(queries=self._queries[queries]), self._keys)
                 place = (s[:, None, None], h[:, None], queries)
-                self._sums[place], self._known[place] = block.double().sum(-1), True
+                self._sums[place], self._is_summed[place] = block.double().sum(-1), True
         return self._sums[s[:, None, None], h[:, None], selection.queries]
 
 
@@ -302,7 +302,7 @@ class WordMap(DerivedMap):
     def __init__(
         self, map: WeightMap, words: Words | Sequence[Words], key_words: Words | Sequence[Words] | None = None
     ) -> None:
-        self.map = shallow(type(self).__name__, map)
+        self.map = check_nesting(type(self).__name__, map)
         self.spans: list[tuple[int, int]] | None = None
         self.key_spans: list[tuple[int, int]] | None = None
         self._parts: list[WordMap] | None = None

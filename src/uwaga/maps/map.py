@@ -276,7 +276,7 @@ class AttentionMap(WeightMap):
             self._parts_have_graph = torch.is_grad_enabled()
             tiles.check_lengths()
             queries, keys = _sequences(self._query), _sequences(self._key)
-            normalizers = _split_normalizer(self._rows.known, self._query)
+            normalizers = _split_normalizer(self._rows.complete, self._query)
             self._parts = [
                 self._of(query, key, self._mask, RowCache(call, self._rows.engine, normalizer))
                 for query, key, call, normalizer in zip(queries, keys, split(self._call), normalizers, strict=True)
@@ -297,7 +297,7 @@ class AttentionMap(WeightMap):
             return parts[result[0]].select(*result[1:]) if result else self
         assert isinstance(self._query, Tensor)
         assert isinstance(self._key, Tensor)
-        query, key, call, normalizer = _part(self._query, self._key, self._call, self._rows.known, result)
+        query, key, call, normalizer = _part(self._query, self._key, self._call, self._rows.complete, result)
         return self._of(query, key, self._mask, RowCache(call, self._rows.engine, normalizer))
 
     @property

@@ -71,7 +71,7 @@ def request_signals(
 
 def _bounds(spans: Sequence[Sequence[tuple[int, int]]] | None, keys: list[int], sinks: int) -> list[Tensor]:
     """Return the spans (S+1, 2) int64 of each request: the span of the sinks, then its own spans."""
-    lists = [[]] * len(keys) if spans is None else _listed(spans, "spans")
+    lists = [[]] * len(keys) if spans is None else _as_list(spans, "spans")
     check(
         len(lists) == len(keys),
         f"{_NAME}: spans must be one list for each of the {len(keys)} requests, not {len(lists)}",
@@ -79,8 +79,8 @@ def _bounds(spans: Sequence[Sequence[tuple[int, int]]] | None, keys: list[int], 
     bounds = []
     for r, (of_request, length) in enumerate(zip(lists, keys, strict=True)):
         pairs = []
-        for n, span in enumerate(_listed(of_request, f"spans of request {r}")):
-            pair = [integer(x, f"{_NAME}: a span of request {r}") for x in _listed(span, f"a span of request {r}")]
+        for n, span in enumerate(_as_list(of_request, f"spans of request {r}")):
+            pair = [integer(x, f"{_NAME}: a span of request {r}") for x in _as_list(span, f"a span of request {r}")]
             pairs.append(pair)
             check(
                 len(pair) == 2 and 0 <= pair[0] <= pair[1] <= length,
@@ -90,7 +90,7 @@ def _bounds(spans: Sequence[Sequence[tuple[int, int]]] | None, keys: list[int], 
     return bounds
 
 
-def _listed(x: Any, name: str) -> list[Any]:
+def _as_list(x: Any, name: str) -> list[Any]:
     try:
         return list(x)
     except TypeError:

@@ -160,7 +160,7 @@ class Transformer(Model):
                 token is pooled; padding together with a cache, or a cache of an encoder; `only` with padded ids, with outputs of other
                 tokens, with output_hidden_states or in a model with both stacks.
         """
-        config, requested = self.config, self._wanted(outputs)
+        config, requested = self.config, self._requested(outputs)
         has_both = config.has_both
         if only is not None:
             tokens_of_rows(_NAME, ids, only)
@@ -304,9 +304,9 @@ class Transformer(Model):
 
     def reads_first_tokens(self, outputs: Collection[str] | None) -> bool:
         """Return whether one of these outputs of `forward` is of the first token of each row. Raises ValueError for unknown ones."""
-        return not _OF_FIRST_TOKEN.isdisjoint(self._wanted(outputs))
+        return not _OF_FIRST_TOKEN.isdisjoint(self._requested(outputs))
 
-    def _wanted(self, outputs: Collection[str] | None) -> Collection[str]:
+    def _requested(self, outputs: Collection[str] | None) -> Collection[str]:
         if outputs is None:
             return self.config.outputs
         absent = sorted(set(outputs) - set(self.config.outputs))

@@ -183,7 +183,7 @@ class MultiHeadAttention(nn.Module):
         }
         if threads.any_open and (of_layer := hooks.hooks_of(self)):
             asked = hooks.Asked(query=query_heads, key=kv.key, value=kv.value, options=options, start=kv.start_R)
-            heads = hooks.around(of_layer, asked, self, _compute)
+            heads = hooks.run_hooks(of_layer, asked, self, _compute)
         else:
             heads = attention(query_heads, kv.key, kv.value, **options)
         return _merge_heads(self.output, heads, query)

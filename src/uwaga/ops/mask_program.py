@@ -30,7 +30,7 @@ Sizes = tuple[int, int]  # Q and K of a dense call
 _Value = TypeVar("_Value")
 
 
-Known = dict[object, Any]  # what is found of tensors once, by name
+Memo = dict[object, Any]  # what is computed of tensors once, by name
 
 
 class CallPart(NamedTuple):
@@ -69,11 +69,11 @@ class Atom(MaskOperation, ABC):
         """Replace its tensors by those of a part of the call."""
 
     @abstractmethod
-    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Known) -> Interval:
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Memo) -> Interval:
         """Return an interval of keys outside which none of these queries of a dense call sees any; it need not be within 0..K."""
 
     @abstractmethod
-    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Known) -> Interval:
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Memo) -> Interval:
         """Return an interval of queries outside which none sees any of these keys; it need not be within 0..Q."""
 
     @abstractmethod
@@ -115,12 +115,12 @@ class Band(Atom):
         if self.starts is not None:
             tensors[self.starts] = tensors[self.starts][part.sequences]
 
-    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Known) -> Interval:
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Memo) -> Interval:
         least, most = self._bounds(tensors, sizes)
         first = 0 if self.low <= -UNBOUNDED else rows[0] + least + self.low
         return first, sizes[1] if self.high >= UNBOUNDED else rows[1] + most + self.high
 
-    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Known) -> Interval:
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Memo) -> Interval:
         least, most = self._bounds(tensors, sizes)
         first = 0 if self.high >= UNBOUNDED else columns[0] - most - self.high
         return first, sizes[0] if self.low <= -UNBOUNDED else columns[1] - least - self.low
@@ -157,10 +157,10 @@ class Lengths(Atom):
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         tensors[self.lengths] = tensors[self.lengths][part.sequences]
 
-    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Known) -> Interval:
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Memo) -> Interval:
         return 0, self._longest(tensors)
 
-    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Known) -> Interval:
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Memo) -> Interval:
         return 0, sizes[0] if columns[0] < self._longest(tensors) else 0
 
     def rectangle(self, tensors: list[Tensor], sizes: Sizes, rows: Interval, columns: Interval) -> Atom:
@@ -186,7 +186,7 @@ class SameDocument(Atom):
             ids_BQ = ids_BK[:, positions.keys - positions.queries :]
         else:
             ids_BQ = tensors[self.query_ids]
-        ids_BQ, ids_BK = listed(ids_BQ, 1, positions.rows), listed(ids_BK, 1, positions.columns)
+        ids_BQ, ids_BK = selected(ids_BQ, 1, positions.rows), selected(ids_BK, 1, positions.columns)
         return (ids_BQ[:, :, None] == ids_BK[:, None, :])[:, None]
 
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
@@ -195,11 +195,11 @@ class SameDocument(Atom):
                 ids = tensors[index]
                 tensors[index] = _select(ids, 0, part.sequences) if tokens is None else ids[None, tokens]
 
-    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Known) -> Interval:
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Memo) -> Interval:
         places = _places_of_ids((self, "keys"), tensors[self.ids], memory)
         return _hull_of_ids(places, self._of_queries(tensors, sizes)[:, slice(*rows)])
 
-    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Known) -> Interval:
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Memo) -> Interval:
         places = _places_of_ids((self, "queries"), self._of_queries(tensors, sizes), memory)
         return _hull_of_ids(places, tensors[self.ids][:, slice(*columns)])
 
@@ -225,15 +225,15 @@ class Dense(Atom):
     bits: int  # the tensor, which broadcasts to (B, H, Q, K)
 
     def visible(self, tensors: Sequence[Tensor], positions: _Positions) -> Tensor:
-        return listed(listed(tensors[self.bits], 2, positions.rows), 3, positions.columns)
+        return selected(selected(tensors[self.bits], 2, positions.rows), 3, positions.columns)
 
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         tensors[self.bits] = part.of_scores(tensors[self.bits])
 
-    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Known) -> Interval:
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Memo) -> Interval:
         return 0, sizes[1]  # the exact answer would read the bits of all pairs
 
-    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Known) -> Interval:
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Memo) -> Interval:
         return 0, sizes[0]
 
     def rectangle(self, tensors: list[Tensor], sizes: Sizes, rows: Interval, columns: Interval) -> Atom:
@@ -421,7 +421,7 @@ def select(program: MaskProgram, tensors: Sequence[Tensor], part: CallPart) -> t
 
 
 def keys_seen(
-    program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Known | None = None
+    program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Memo | None = None
 ) -> Interval:
     """Return an interval of keys, within 0..K, outside which queries `rows` of a dense call see none; (0, 0) where they see none at all.
 
@@ -434,7 +434,7 @@ def keys_seen(
 
 
 def queries_that_see(
-    program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Known | None = None
+    program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Memo | None = None
 ) -> Interval:
     """Return an interval of queries, within 0..Q, outside which none sees any of the keys `columns`; (0, 0) where none does. memory: as above."""
     memory = {} if memory is None else memory
@@ -486,7 +486,7 @@ class _Places(NamedTuple):
         return _Places(ids, first.scatter_reduce(0, of_place, at, "amin"), last.scatter_reduce(0, of_place, at, "amax"))
 
 
-def _places_of_ids(name: object, ids_BN: Tensor, memory: Known) -> list[_Places]:
+def _places_of_ids(name: object, ids_BN: Tensor, memory: Memo) -> list[_Places]:
     """Return where the ids of each sequence are; found once for each name."""
     if name not in memory:
         memory[name] = [_Places.of(ids_N) for ids_N in ids_BN]
@@ -509,8 +509,8 @@ def _hull_of_ids(places: Sequence[_Places], ids_BN: Tensor) -> Interval:
     return begin, end
 
 
-def listed(tensor: Tensor, dimension: int, positions: Tensor | None) -> Tensor:
-    """Return the listed positions of a dimension, all of them for None; a dimension of one broadcasts and stays."""
+def selected(tensor: Tensor, dimension: int, positions: Tensor | None) -> Tensor:
+    """Return the selected positions of a dimension, all of them for None; a dimension of one broadcasts and stays."""
     if positions is None or tensor.shape[dimension] == 1:
         return tensor
     return tensor.index_select(dimension, positions)
@@ -519,7 +519,7 @@ def listed(tensor: Tensor, dimension: int, positions: Tensor | None) -> Tensor:
 def _select(tensor: Tensor, dimension: int, part: Tensor | slice | None) -> Tensor:
     """Return a part of a dimension, by a tensor of positions or a slice."""
     if not isinstance(part, slice):
-        return listed(tensor, dimension, part)
+        return selected(tensor, dimension, part)
     if tensor.shape[dimension] == 1:
         return tensor
     return tensor[(*(slice(None),) * dimension, part)]

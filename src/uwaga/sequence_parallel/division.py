@@ -46,7 +46,7 @@ class Division:
         """Return how many queries and keys the whole has."""
         return self.query_starts[-1], self.key_starts[-1]
 
-    def own(self, starts: Sequence[int]) -> Interval:
+    def own_interval(self, starts: Sequence[int]) -> Interval:
         return starts[self.group.rank], starts[self.group.rank + 1]
 
     def part(self, call: Call, query: Tensor, key: Tensor, value: Tensor, rows: Interval, columns: Interval) -> Call:

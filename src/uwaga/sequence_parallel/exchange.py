@@ -31,7 +31,7 @@ _PAUSE = 0.02  # seconds between two looks
 # Characters of an error that is reported to other processes.
 _LONGEST_ERROR = 2000
 # The attribute of an error that all processes have, or that was reported to them.
-_KNOWN = "is_known_to_the_group"
+_REPORTED = "is_known_to_the_group"
 
 # Calls so far by this process, of each group.
 _calls: "WeakKeyDictionary[dist.ProcessGroup, int]" = WeakKeyDictionary()
@@ -383,12 +383,12 @@ class RelayedMessages(Messages):
 def known_to_all(error: Exception) -> Exception:
     """Return an error that all processes have, or that is about to be reported to them."""
     with suppress(AttributeError):
-        setattr(error, _KNOWN, True)
+        setattr(error, _REPORTED, True)
     return error
 
 
 def is_known(error: Exception) -> bool:
-    return getattr(error, _KNOWN, False)
+    return getattr(error, _REPORTED, False)
 
 
 def _failure_key(rank: int) -> str:

@@ -167,7 +167,7 @@ class MapEngine:
         """Return (sequences, heads, queries, keys) of a selection of the whole, in every process."""
         self._agree("the entries of its map", selection.sequences, selection.heads, selection.queries, keys)
         division, group = self.division, self.group
-        runs, interval = _runs(selection.queries), division.own(division.key_starts)
+        runs, interval = _runs(selection.queries), division.own_interval(division.key_starts)
         homes = ring.home_intervals(division.query_starts)
         queries, maxima, totals = (
             group.rows(f"call {division.number}, rows", [ring.by_rows(x)], homes, [runs] * group.size)

@@ -316,7 +316,7 @@ def part_of(
 def plan_of_queries(division: Division, call: Call, second: tuple[MaskProgram, Sequence[Tensor]] = ((), ())) -> Plan:
     """Plan queries that stay, and keys that travel: those that a second mask, of the whole, shows too."""
     masks = (call.options.mask_program, call.mask_tensors), second
-    memories: list[mask_program.Known] = [{}, {}]
+    memories: list[mask_program.Memo] = [{}, {}]
 
     def seen(rows: Interval) -> Interval:
         (begin, end), (also_begin, also_end) = (
@@ -332,7 +332,7 @@ def plan_of_queries(division: Division, call: Call, second: tuple[MaskProgram, S
 def plan_of_keys(division: Division, call: Call) -> Plan:
     """Plan keys that stay, and queries that travel."""
     queries, keys = division.sizes
-    memory: mask_program.Known = {}
+    memory: mask_program.Memo = {}
 
     def seen(columns: Interval) -> Interval:
         mask = call.options.mask_program, call.mask_tensors

@@ -70,7 +70,7 @@ class AgreedEngine:
 
     @contextmanager
     def reading(self, method: str) -> Iterator[None]:
-        """Open a context for a read of one of READS; the method `given` gets its arguments."""
+        """Open a context for a read of one of READS; the method `with_arguments` gets its arguments."""
         with self._group.errors_reported():
             self._header = [READS.index(method), 0]
             try:
@@ -81,7 +81,7 @@ class AgreedEngine:
                 raise
             self._agree()
 
-    def given(self, *arguments: object) -> None:
+    def with_arguments(self, *arguments: object) -> None:
         """Add arguments of the present read in the form that engines take."""
         if self._header is not None:
             for x in arguments:
@@ -117,7 +117,7 @@ class WholeMap(NamedTuple):
         if isinstance(how, Division):
             queries, keys = how.sizes
             lengths = torch.full((call.query.shape[0],), queries), torch.full((call.query.shape[0],), keys)
-            (first, last), (first_key, _) = how.own(how.query_starts), how.own(how.key_starts)
+            (first, last), (first_key, _) = how.own_interval(how.query_starts), how.own_interval(how.key_starts)
             engine = AgreedEngine(group, how.number, MapEngine(how))
             return cls(engine, {"queries": queries, "keys": keys}, lengths, (first, first_key), queries - last)
         of_queries, of_keys = how.offsets.diff(dim=0).unbind(1)
@@ -200,7 +200,7 @@ def _called_by_all(name: str, gives: str) -> Callable[..., Any]:
                 for x in list(bound.arguments.values())[1:]
                 if x is None or is_int(x) or isinstance(x, bool | float | str)
             )
-            self._engine.given(*plain)
+            self._engine.with_arguments(*plain)
             return read(*arguments, **named)
 
     call.__doc__ = f"{gives}: see `AttentionMap.{name}`."
@@ -236,7 +236,7 @@ class _DividedMap(AttentionMap):
         return (*self._query.shape[:-2], sizes["queries"], sizes["keys"])
 
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
-        self._of_whole.engine.given(*selection, keys)
+        self._of_whole.engine.with_arguments(*selection, keys)
         return self._rows.engine.weights(self._call, self._rows.normalizer(), selection, keys)
 
     def column(self, j: int) -> Any:
@@ -255,11 +255,11 @@ class _DividedMap(AttentionMap):
         return self._per_head(self._rows.engine.largest(torch.cat((own_BHn, none_BH1), dim=-1).amax(-1)))
 
     def _mass(self, program: arguments.Program) -> Tensor:
-        self._of_whole.engine.given(program[0], *program[1])
+        self._of_whole.engine.with_arguments(program[0], *program[1])
         return super()._mass(program)
 
     def _pool(self, pooling: str, row_edges: Tensor, column_edges: Tensor) -> tuple[Tensor, Tensor | None]:
-        self._of_whole.engine.given(pooling, row_edges, column_edges)
+        self._of_whole.engine.with_arguments(pooling, row_edges, column_edges)
         return super()._pool(pooling, row_edges, column_edges)
 
     def _normalizer_of(self, row_edges: Tensor) -> Any:
@@ -270,7 +270,7 @@ class _DividedMap(AttentionMap):
 
     def _row_weights(self, last: int | None, weights: Operand | None) -> Tensor | None:
         of_rows = arguments.row_weights(last, weights, self._query, self._call, self._of_whole.following)
-        self._of_whole.engine.given(last, weights is None)
+        self._of_whole.engine.with_arguments(last, weights is None)
         return None if of_rows is None else of_rows.detach()
 
     def _score_shape(self) -> ScoreShape:

@@ -159,7 +159,7 @@ class SoftDatabase(StoredDatabase):
         check(0.0 <= share < 1.0, f"{rule}, not {tolerance!r}")
         scale = self._scale(scale, "attend")
         query_QHD, shape = self._queries(query, "attend")
-        options = PassOptions(scale, self._listed(top, 0, "SoftDatabase.attend: top"), True, share)
+        options = PassOptions(scale, self._row_count(top, 0, "SoftDatabase.attend: top"), True, share)
         live = self._rows(where, parameters)
         answer = self._answer(reading.passes(live, query_QHD, options), shape, live)
         if not (torch.is_grad_enabled() and isinstance(query, Tensor) and query.requires_grad):
@@ -176,7 +176,7 @@ class SoftDatabase(StoredDatabase):
         """
         scale = self._scale(scale, "search")
         query_QHD, shape = self._queries(query, "search")
-        options = PassOptions(scale, self._listed(k, 1, "SoftDatabase.search: k"), False)
+        options = PassOptions(scale, self._row_count(k, 1, "SoftDatabase.search: k"), False)
         live = self._rows(where, parameters)
         top = self._answer(reading.passes(live, query_QHD, options), shape, live).top
         return top._replace(weights=torch.full_like(top.weights, math.nan))

@@ -410,7 +410,7 @@ class _Pass:
             for slot in range(BANDS):
                 output += self._outputs[slot] * torch.from_numpy(share[slot])[:, None]
             value = output.float()
-        weights, scores = self._top.listed(lse)
+        weights, scores = self._top.weights(lse)
         if self._options.attention:
             _order(weights, scores)
         ids = self._top.ids()
@@ -486,7 +486,7 @@ class _Top:
         for old, array in zip(olds, joined, strict=True):
             old[r] = np.take_along_axis(array, order, axis=1)
 
-    def listed(self, lse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def weights(self, lse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return weights and scores, (R, k)."""
         with np.errstate(invalid="ignore"):
             weights = self._weights * np.exp(self._lse - lse[:, None])

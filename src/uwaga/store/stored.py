@@ -275,7 +275,7 @@ class StoredDatabase(ABC):
 
     # Arguments.
 
-    def _listed(self, count: object, least: int, name: str) -> int:
+    def _row_count(self, count: object, least: int, name: str) -> int:
         """Return how many rows to list: at most as many as the segments have, or 1. Larger results would have nothing
         but what stands for no row. Raises ValueError."""
         self._check_open()

@@ -85,7 +85,7 @@ class AddedFiles(NamedTuple):
     """The result of `add_files`."""
 
     added: int  # passages
-    known: int  # passages that were in the database already
+    present: int  # passages that were in the database already
     skipped: list[str]  # the place of each document or passage that was left out, and why
 
 
@@ -95,7 +95,7 @@ class _Text(NamedTuple):
     text: str
     spans: list[Span]
     records: list[dict[str, Any]]  # of the passages
-    known: int = 0  # the first so many passages are in the database already
+    present: int = 0  # the first so many passages are in the database already
     share: tuple[float, float] = (0.0, 0.0)  # of all files up to its end; of that, what was in the database already
 
 
@@ -144,7 +144,7 @@ def add_files(
         "add_files: late chunking gives one vector to a passage, and a TokenDatabase has one for every token",
     )
     paths = find_files(files)
-    stored, known, added = db.counts("file"), 0, 0
+    stored, present, added = db.counts("file"), 0, 0
     skipped: list[str] = []
 
     def leave_out(error: DataError) -> None:
@@ -154,7 +154,7 @@ def add_files(
 
     def texts() -> Iterator[_Text]:
         """Yield the texts with a passage that is not in the database."""
-        nonlocal known
+        nonlocal present
         done, earlier, is_resuming = 0.0, 0.0, True
         for number, path in enumerate(paths):
             key, count = "", 0
@@ -166,9 +166,9 @@ def add_files(
                     count += len(text.spans)
                     if left and (not skip_invalid or _has_tokens(encoder, text)):
                         here = min(left, len(text.spans))
-                        left, known = left - here, known + here
-                        text = text._replace(known=here)
-                    if text.known < len(text.spans):
+                        left, present = left - here, present + here
+                        text = text._replace(present=here)
+                    if text.present < len(text.spans):
                         is_resuming = False
                         yield text._replace(share=(done, earlier))
                         continue
@@ -191,7 +191,7 @@ def add_files(
     # One that was killed has left small segments, though nothing is added now.
     if added or db.stats()["segments"] > 1:
         db.compact()
-    return AddedFiles(added, known, skipped)
+    return AddedFiles(added, present, skipped)
 
 
 def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -303,8 +303,8 @@ def _encoded(
             skipped += [reason(error) for error in encoded.invalid]
             encoded_texts = [waiting.pop(number) for number in dict.fromkeys(encoded.report.document.tolist())]
             left_out = [waiting.pop(error.document) for error in encoded.invalid]
-            is_new = [n >= text.known for text in encoded_texts for n in range(len(text.spans))]
-            records = [record for text in encoded_texts for record in text.records[text.known :]]
+            is_new = [n >= text.present for text in encoded_texts for n in range(len(text.spans))]
+            records = [record for text in encoded_texts for record in text.records[text.present :]]
             share = max((text.share for text in encoded_texts + left_out), default=(0.0, 0.0))
             if not records:
                 continue

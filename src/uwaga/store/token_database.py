@@ -116,7 +116,7 @@ class TokenDatabase(StoredDatabase):
                 that cannot be read.
         """
         query = self._query(query, "search")
-        most = self._listed(k, 1, "TokenDatabase.search: k")
+        most = self._row_count(k, 1, "TokenDatabase.search: k")
         live = self._rows(where, parameters)
         # The largest scores so far, and the positions of their live rows; -1 if there are fewer.
         scores, positions = np.full((len(query), most), -np.inf), np.full((len(query), most), -1, np.int64)

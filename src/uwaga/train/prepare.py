@@ -30,7 +30,7 @@ from uwaga.data.tokenizers import (
     TextTokenizer,
     as_target_tokenizer,
     count_symbols,
-    recut,
+    divide_text,
     train_byte_pair_tokenizer,
     train_symbol_tokenizer,
 )
@@ -248,7 +248,7 @@ def _texts(data: DataConfig, files: _Files, sides: Sequence[str], *, every: bool
         return
     for name, document in _documents(data, files):
         if every or name == TRAIN:
-            yield from recut(document.pieces)
+            yield from divide_text(document.pieces)
 
 
 # Documents and pairs to token files, a bounded number of characters at a time.

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 from uwaga.viewer.messages import Service
 
 _HEAD = re.compile(r"(?:(encoder|decoder|cross)/)?(\d{1,4})\.(\d{1,4})")
-_LISTED = 12  # words of a text that an error lists
+_MOST_WORDS = 12  # words of a text that an error lists
 
 
 def parse_head(head: str) -> tuple[str | None, int, int]:
@@ -48,5 +48,5 @@ def _word(service: Service, stack: str, merge: str, pick: str) -> int:
         picked, forms = same(pick.strip()), [same(word) for word in words]
         if picked in forms:
             return forms.index(picked)
-    names = ", ".join(words[:_LISTED]) + (", ..." if len(words) > _LISTED else "")
+    names = ", ".join(words[:_MOST_WORDS]) + (", ..." if len(words) > _MOST_WORDS else "")
     raise ValueError(f"pick must be a word of the text, not {pick!r}: {names}")

@@ -98,7 +98,7 @@ class TextRunner:
 
     first: Text
     second: Text | None = None
-    _known: dict[str, HeadTable] = field(default_factory=dict, repr=False)  # by the name of the model
+    _tables: dict[str, HeadTable] = field(default_factory=dict, repr=False)  # by the name of the model
     _vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)  # of sentences to compare with
     _longer: "list[Model]" = field(default_factory=list, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)
@@ -240,12 +240,12 @@ class TextRunner:
 
         def heads() -> HeadTable:
             with self._lock:
-                if reader.name not in self._known:
+                if reader.name not in self._tables:
                     try:
-                        self._known[reader.name] = coreference_heads(reader)
+                        self._tables[reader.name] = coreference_heads(reader)
                     except RecordError:  # a model of few tokens, or a tokenizer that does not know English letters
-                        self._known[reader.name] = HeadTable(columns={})
-                return self._known[reader.name]
+                        self._tables[reader.name] = HeadTable(columns={})
+                return self._tables[reader.name]
 
         return heads
 

@@ -12,7 +12,7 @@ from uwaga.maps.engines import tiles
 from uwaga.maps.map import AttentionMap
 from uwaga.nn.operand import values_of
 from uwaga.ops.attention.call import Call
-from uwaga.ops.mask_program import Known, keys_seen
+from uwaga.ops.mask_program import Memo, keys_seen
 
 _INFINITY = float("inf")
 _NUMBERS = 1 << 21  # the most weights of a block of queries; some copies of a block exist at once
@@ -72,7 +72,7 @@ class CacheLayer:
     def sees_later(self) -> int | None:
         """Return the first query that sees a later key in any head; None if all are causal."""
         program, tensors, tokens = self._call.options.mask_program, self._call.mask_tensors, self.tokens
-        memory: Known = {}
+        memory: Memo = {}
         for rows in torch.arange(tokens, device=self.device).split(height(max(tokens, 1))):
             first, last = int(rows[0]), int(rows[-1])
             end = keys_seen(program, tensors, (tokens, tokens), (first, last + 1), memory)[1]

@@ -11,7 +11,7 @@ from torch import Tensor
 from uwaga._base.arguments import check
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import without_autocast
-from uwaga.maps.base import DerivedMap, WeightMap, count_heads, shallow
+from uwaga.maps.base import DerivedMap, WeightMap, check_nesting, count_heads
 from uwaga.maps.spec import Selection
 from uwaga.nn.operand import values_of
 from uwaga.ops.attention.call import compute_dtype
@@ -95,7 +95,7 @@ class ScaledMap(DerivedMap):
         )
         if (device := values_of(scale).device) != map.device:
             raise ValueError(f"ScaledMap: the scale is on {device}, the map on {map.device}")
-        self.map, self.scale = shallow("ScaledMap", map), scale
+        self.map, self.scale = check_nesting("ScaledMap", map), scale
 
     def describe(self) -> str:
         return f"{self.map.describe()}, scaled per key"

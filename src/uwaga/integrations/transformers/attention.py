@@ -31,7 +31,7 @@ from uwaga.integrations.transformers.packed_states import PackedStates, Packing
 from uwaga.maps.base import MAX_BYTES, format_bytes
 from uwaga.maps.map import AttentionMap, map_options
 from uwaga.ops.attention.api import attention
-from uwaga.ops.attention.hooks import Asked, around, hooks_of, looking
+from uwaga.ops.attention.hooks import Asked, hooks_of, looking, run_hooks
 from uwaga.ops.masks import DenseMask, Mask
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -133,7 +133,7 @@ def uwaga_attention(
         of_layer = (looking(lambda asked, _: seen.append(asked)), *of_layer)
     options = {"mask": call.mask, "bias": call.bias} | layer_options
     asked = Asked(query=call.query, key=call.key, value=call.value, options=options, whole_batch=whole)
-    output = around(of_layer, asked, module, compute)
+    output = run_hooks(of_layer, asked, module, compute)
     expected = _as_expected(layer, call, output, query.shape[2], others)
     if not wants_map:
         return expected, None

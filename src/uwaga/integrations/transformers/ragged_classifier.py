@@ -48,9 +48,9 @@ class RaggedClassifier(nn.Module):
         # None: the classifier needs more of its body than states, so that the model runs as a whole, one text after another.
         self._body: Packing | None = body
         # What follows the body: a second module of the same parts, whose body gives the states of `_STATES`.
-        self._given = GivenStates(body.model)
+        self._states = GivenStates(body.model)
         rest = copy(model)
-        rest._modules = {**model._modules, model.base_model_prefix: self._given}
+        rest._modules = {**model._modules, model.base_model_prefix: self._states}
         self.__dict__["_rest"] = rest  # no submodule: its weights are the model's
         with evaluation_mode(model):
             why_not = self._separate(body)
@@ -98,7 +98,7 @@ class RaggedClassifier(nn.Module):
         except CANNOT as error:
             raise CheckpointError(f"{name} of transformers cannot read tokens alone: {error}") from error
         try:
-            self._given.learn(ids_N)
+            self._states.learn(ids_N)
             result = self._classify(ids_N, types_N, body.states_alone(ids_N, types_N))
         except CANNOT as error:
             return f"the classifier of {name} reads more than the states of its body: {error}"

@@ -14,7 +14,7 @@ from uwaga.integrations.transformers.mask_functions import documents_of_position
 from uwaga.integrations.transformers.mask_plan import OF_ITSELF
 
 NAME = "uwaga"
-_OWN = "_attn_implementation_internal"  # where a config has the name
+_ATTRIBUTE = "_attn_implementation_internal"  # where a config has the name
 
 
 def register_with_transformers() -> None:
@@ -49,7 +49,7 @@ def register_with_transformers() -> None:
     AttentionInterface.register(NAME, uwaga_attention)
     # Without a registered mask function, transformers passes no mask at all, and padding would not be hidden.
     AttentionMaskInterface.register(NAME, lazy_mask)
-    if not isinstance(getattr(PreTrainedConfig, _OWN, None), property):  # else this was done before
+    if not isinstance(getattr(PreTrainedConfig, _ATTRIBUTE, None), property):  # else this was done before
         _check_when_chosen(PreTrainedModel)
         _answer_by_context(PreTrainedConfig)
         _tell_of_candidates(GenerationMixin)
@@ -86,16 +86,16 @@ def _answer_by_context(base: Any) -> None:
     """Let configs answer as `inside.computing` says, without a change in them."""
 
     def get(config: Any) -> str | None:
-        if _OWN not in vars(config):
-            raise AttributeError(_OWN)
-        return NAME if threads.acting(config) else vars(config)[_OWN]
+        if _ATTRIBUTE not in vars(config):
+            raise AttributeError(_ATTRIBUTE)
+        return NAME if threads.acting(config) else vars(config)[_ATTRIBUTE]
 
     def put(config: Any, name: str | None) -> None:
         # A model that is made of a config sets the name that it reads there, which is no choice of the user's.
         if name != NAME or not threads.acting(config):
-            vars(config)[_OWN] = name
+            vars(config)[_ATTRIBUTE] = name
 
-    setattr(base, _OWN, property(get, put))
+    setattr(base, _ATTRIBUTE, property(get, put))
 
 
 def _tell_of_candidates(base: Any) -> None:
@@ -149,7 +149,7 @@ def _allow_continuous_batching(manager: Any) -> None:
 
     def switch(original: Callable, self: Any, model: Any, *others: Any, **more: Any) -> None:
         # It computes in another thread, where the model is neither watched nor edited.
-        if vars(model.config).get(_OWN) != NAME:
+        if vars(model.config).get(_ATTRIBUTE) != NAME:
             original(self, model, *others, **more)
 
     _replace(manager, "switch_to_cb_friendly_attn", switch)

@@ -125,7 +125,7 @@ def _parts_of_models(page: Page) -> Matrix:
     groups = ("attention", "own", "cross", "own", "in_positions")
     numbers = [[float(part not in without) for without in _WITHOUT.values()] for part in groups]
     numbers[-1][list(_WITHOUT).index("GPT")] = 1.0
-    papers, columns = page.given("papers"), list(_WITHOUT)
+    papers, columns = page.stated("papers"), list(_WITHOUT)
     return page.matrix(
         "models", made(torch.tensor(numbers), page.texts("groups"), columns, papers, shade="bits", digits=0)
     )
@@ -153,7 +153,7 @@ def _parameters(page: Page) -> Section:
         [[count if in_encoder else 0.0, count] for count, (_, in_encoder) in zip(counts, _LEARNED, strict=True)]
     )
     (m, d), e, f = example.wq_MD.shape, example.wv_ME.shape[1], example.w1_MF.shape[1]
-    counted = page.given("counted", m=m, d=d, e=e, f=f, h=example.heads)
+    counted = page.stated("counted", m=m, d=d, e=e, f=f, h=example.heads)
     columns = page.texts("of_blocks")
     learned = made(numbers, page.texts("learned_parts"), columns, counted, shade="none", digits=0)
     sums = rule("total", cell("parameters", "m", "j"), over=len(_LEARNED))
@@ -206,11 +206,11 @@ def _growing(page: Page) -> Section:
     weights, lengths = 2 * m * d + 2 * m * e, (len(page.example.tokens), *_COMPARED)
     counts = [(tokens, weights, tokens * tokens, tokens * tokens * (d + e), 1, tokens) for tokens in lengths]
     rules = (
-        page.given("compared"),
-        page.given("numbers_in", m=m, d=d, e=e),
+        page.stated("compared"),
+        page.stated("numbers_in", m=m, d=d, e=e),
         rule("product", cell("by_length", "i", 0), cell("by_length", "i", 0)),
         rule("scaled", cell("by_length", "i", 2), times=d + e, say=str(d + e)),
-        page.given("one_step"),
+        page.stated("one_step"),
         rule("copy", cell("by_length", "i", 0)),
     )
     rows = [page.text("tokens_of", length=tokens) if tokens > 1 else page.text("one_token") for tokens in lengths]

@@ -25,7 +25,7 @@ def batches(page: Page) -> LessonStep:
     longest = max(lengths)
     bits_RT = torch.tensor([[float(place < length) for place in range(longest)] for length in lengths])
     columns = [str(place + 1) for place in range(longest)]
-    is_word = page.given("is_word")
+    is_word = page.stated("is_word")
     places = page.matrix("places", made(bits_RT, names, columns, is_word, shade="bits", digits=0))
     work, whole = _work(page, names, lengths)
     packed, padded, apart = _both_ways(page)
@@ -106,7 +106,7 @@ def _both_ways(page: Page) -> tuple[Matrix, Matrix, Matrix]:
     rows = [f"{r + 1}: {word}" for r, sentence in enumerate(example.sentences) for word in sentence]
     numbers = {"packed": packed.values, "padded": Ragged.from_padded(padded_RTM, batch.lengths).values}
     both = [
-        page.matrix(id, made(numbers_NM, rows, example.width_names, page.given("by_layer")))
+        page.matrix(id, made(numbers_NM, rows, example.width_names, page.stated("by_layer")))
         for id, numbers_NM in numbers.items()
     ]
     apart = both[0] - both[1]
@@ -121,7 +121,7 @@ def _limit(page: Page, names: list[str], lengths: list[int]) -> Section:
     kept_R = lengths_R.clamp(max=limit)
     rules = (
         rule("copy", cell("work", "i", 0)),
-        page.given("read_of", limit=limit),
+        page.stated("read_of", limit=limit),
         rule("minus", cell("cut", "i", 0), cell("cut", "i", 1)),
     )
     numbers = torch.stack((lengths_R, kept_R, lengths_R - kept_R), dim=-1).float()
@@ -136,7 +136,7 @@ def _growth(page: Page) -> Section:
     tokens = torch.tensor(_LONG, dtype=torch.float64)
     numbers = torch.stack((tokens, tokens**2, tokens**2 * 4 / 1e6), dim=-1).float()
     rules = (
-        page.given("compared"),
+        page.stated("compared"),
         rule("product", cell("growth", "i", 0), cell("growth", "i", 0)),
         rule("scaled", cell("growth", "i", 1), times=4e-6, say=page.text("bytes")),
     )

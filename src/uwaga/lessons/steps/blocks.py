@@ -321,9 +321,9 @@ def _written(page: Page) -> tuple[Matrix, Matrix]:
     is_placed = m % 2 == 0
     x_TM = SinusoidalPositions(m)(numbers) if is_placed else numbers
     assert isinstance(x_TM, Tensor)
-    x = made(x_TM, words, example.width_names, page.given("written_given"))
+    x = made(x_TM, words, example.width_names, page.stated("written_given"))
     visible_TT = Causal().dense(ScoreShape(queries=t, keys=t))[0, 0].expand(t, t).float()
-    bits = made(visible_TT, words, words, page.given("causal_given"), shade="bits", digits=0)
+    bits = made(visible_TT, words, words, page.stated("causal_given"), shade="bits", digits=0)
     return page.matrix("written", x, "written_placed" if is_placed else ""), page.matrix("written_bits", bits)
 
 
@@ -332,7 +332,7 @@ def _next_word(page: Page, output: Matrix) -> tuple[Matrix, Matrix, Matrix]:
     example = page.example
     vocabulary = tuple(dict.fromkeys((*example.tokens, *example.written)))
     vectors = torch.tensor([vector(word, example.x_NM.shape[1]) for word in vocabulary])
-    words = made(vectors, vocabulary, example.width_names, page.given("vocabulary_given"))
+    words = made(vectors, vocabulary, example.width_names, page.stated("vocabulary_given"))
     words = page.matrix("vocabulary", words)
     logits = page.matrix("logits", (output @ words.T).by_library(mapped(output.numbers, words.numbers)))
     return words, logits, page.matrix("next_word", logits.softmax())

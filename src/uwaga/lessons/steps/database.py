@@ -150,7 +150,7 @@ def _hardened(page: Page) -> Section:
     visible_NN = page["past_bits"].numbers > 0
     scores_NN = torch.where(visible_NN, page["scores"].numbers, -torch.inf)
     bits_NN = torch.nn.functional.one_hot(scores_NN.argmax(-1), n) * visible_NN.any(-1, keepdim=True)
-    best = made(bits_NN.float(), tokens, tokens, page.given("best"), shade="bits", digits=0)
+    best = made(bits_NN.float(), tokens, tokens, page.stated("best"), shade="bits", digits=0)
     hard = page.matrix("hard_weights", best)
     output = page.matrix("hard_output", (hard @ payload).by_library(hard.numbers @ payload.numbers))
     soft = [_answers(page, payload, float(factor), _STRICTLY_PAST)[0] for factor in _FACTORS]
@@ -161,7 +161,7 @@ def _hardened(page: Page) -> Section:
             torch.tensor(list(zip(_FACTORS, apart, strict=True)), dtype=torch.float32),
             [page.text("times", factor=factor) for factor in _FACTORS],
             (page.text("factor"), page.text("difference")),
-            page.given("compared"),
+            page.stated("compared"),
             shade="none",
             digits=4,
         ),

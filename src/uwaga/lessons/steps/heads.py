@@ -51,7 +51,7 @@ def heads(page: Page) -> LessonStep:
 def _weights_of_heads(page: Page) -> list[Matrix]:
     """Return W_Q, W_K and W_V of all heads side by side; the first columns are the lesson's own."""
     example = page.example
-    layer, drawn = layer_of(example, example.heads), page.given("drawn")
+    layer, drawn = layer_of(example, example.heads), page.stated("drawn")
     weights = []
     for letter, linear in (("q", layer.query), ("k", layer.key), ("v", layer.value)):
         drawn_weight = page[f"w{letter}"]

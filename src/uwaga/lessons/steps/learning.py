@@ -152,9 +152,9 @@ def _read(page: Page, task: TrainingTask) -> None:
     tokens, places = page.example.tokens, numbered("p", _WIDTH)
     codes = made(task.codes_NW, tokens, places, rule("code", width=_WIDTH, base=10000.0))
     page.matrix("learn_codes", codes)
-    is_own = page.given("is_own")
+    is_own = page.stated("is_own")
     page.matrix("learn_words", made(task.words_NC, tokens, task.words, is_own, shade="bits", digits=0))
-    is_before = page.given("is_before")
+    is_before = page.stated("is_before")
     right_NC = one_hot(task.before_N, len(task.words)).float()
     page.matrix("learn_wanted", made(right_NC, tokens, task.words, is_before, shade="bits", digits=0))
 
@@ -162,7 +162,7 @@ def _read(page: Page, task: TrainingTask) -> None:
 def _attend(page: Page, task: TrainingTask, now: State) -> None:
     """Make the matrices from W_Q, W_K and W_V to the loss."""
     places, n = numbered("p", _WIDTH), len(page.example.tokens)
-    random, diagonal = page.given("random_start"), page.given("diagonal_start", start=f"{_START_V:.0f}")
+    random, diagonal = page.stated("random_start"), page.stated("diagonal_start", start=f"{_START_V:.0f}")
     for letter, source, read, numbers, rows in (
         ("q", random, "codes", now.wq_WW, places),
         ("k", random, "codes", now.wk_WW, places),
@@ -203,7 +203,7 @@ def _progress(page: Page, states: Sequence[State]) -> tuple[Matrix, LessonFindin
         torch.tensor(rows, dtype=torch.float32),
         [page.text("after", number=number) for number in range(len(states))],
         page.texts("progress_columns"),
-        page.given("progress_given"),
+        page.stated("progress_given"),
         shade="none",
         digits=4,
     )
@@ -254,13 +254,13 @@ def _film(page: Page, states: Sequence[State], progress: Matrix) -> Illustration
     moments = list(dict.fromkeys(round(last * moment / (_MOMENTS - 1)) for moment in range(_MOMENTS)))
     places = [f"{place}: {token}" for place, token in enumerate(page.example.tokens)]
     forms = torch.stack([scores(codes_NW @ states[at].wq_WW, codes_NW @ states[at].wk_WW) for at in moments])
-    growing = page.matrix("learn_forms", made(forms, places, places, page.given("forms_given")))
+    growing = page.matrix("learn_forms", made(forms, places, places, page.stated("forms_given")))
     shares = torch.stack([states[at].weights_NN for at in moments])
-    shares_given = page.given("shares_given")
+    shares_given = page.stated("shares_given")
     factors = []
     for id, field in (("learn_wq", "wq_WW"), ("learn_wk", "wk_WW")):
         numbers = torch.stack([getattr(states[at], field) for at in moments])
-        moment = made(numbers, page[id].rows, page[id].columns, page.given("moments_given"))
+        moment = made(numbers, page[id].rows, page[id].columns, page.stated("moments_given"))
         factors.append(page.matrix(f"{id}_moments", moment, id))
     return page.picture(
         "film",
@@ -344,7 +344,7 @@ def _after(page: Page, states: Sequence[State]) -> Section:
     pictures = []
     for number in (0, last):
         title = page.text("at_the_start") if number == 0 else page.counted("weights_after", number)
-        source = page.given("weights_given")
+        source = page.stated("weights_given")
         weights = made(states[number].weights_NN, example.tokens, example.tokens, source, shade="share")
         pictures.append(page.matrix(f"learn_weights_{number}", weights, "weights_at", title=title))
     before, after = shown(now.loss), shown(then.loss)

@@ -53,7 +53,7 @@ def masks(page: Page) -> LessonStep:
 def _section(page: Page, id: str, mask: Mask, values: dict[str, Any] | None = None, **more: Any) -> Section:
     """Return attention under a mask. values: in the rule of the mask."""
     tokens, n, v = page.example.tokens, len(page.example.tokens), page["v"]
-    says = page.given(f"{id}_rule", **values or {})
+    says = page.stated(f"{id}_rule", **values or {})
     bits_NN = mask.dense(ScoreShape(queries=n, keys=n))[0, 0].expand(n, n)
     output_NE, weights_NN = attended(page["q"].numbers, page["k"].numbers, v.numbers, page.example.scale, mask)
     visible = made(bits_NN.float(), tokens, tokens, says, shade="bits", digits=0)

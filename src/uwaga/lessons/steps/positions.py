@@ -67,7 +67,7 @@ def _wavelengths(page: Page, m: int) -> Matrix:
         torch.stack((frequency, 2 * math.pi / frequency), dim=-1).float(),
         [page.text("pair", i=i + 1) for i in range(m // 2)],
         page.texts("wavelength_columns"),
-        page.given("wavelengths_given"),
+        page.stated("wavelengths_given"),
         shade="none",
         digits=3,
     )
@@ -80,9 +80,9 @@ def _shuffled(page: Page, name: str) -> tuple[Matrix, Matrix, Matrix]:
     rows, columns, is_placed = page.example.tokens, page["x"].columns, name == "with"
     output_NM, back_NM = reordered(page.example, with_codes=is_placed)
     over = "X + PE" if is_placed else "X"
-    source = page.given("layer", over=over) if is_placed else rule("copy", page["layer_output"].at())
+    source = page.stated("layer", over=over) if is_placed else rule("copy", page["layer_output"].at())
     first = page.matrix(f"{name}_order", made(output_NM, rows, columns, source))
-    then = page.matrix(f"{name}_shuffled", made(back_NM, rows, columns, page.given("shuffled", over=over)))
+    then = page.matrix(f"{name}_shuffled", made(back_NM, rows, columns, page.stated("shuffled", over=over)))
     apart = first - then
     shade = difference_shade(apart.numbers, first.numbers)
     return first, then, page.matrix(f"{name}_apart", apart.styled(shade=shade), "apart")
@@ -115,7 +115,7 @@ def _similarity(page: Page) -> Section:
             torch.stack((torch.arange(_PLACES).float(), cosine[0]), dim=-1),
             [str(n) for n in range(_PLACES)],
             ("n", page.text("cosine")),
-            page.given("similarity_given"),
+            page.stated("similarity_given"),
             shade="none",
         ),
         value=_WIDE,
@@ -147,7 +147,7 @@ def _repeats(page: Page) -> Section:
         torch.tensor(numbers),
         [page.text("width", width=width) for width in _WIDTHS],
         [page.text("within", tolerance=significant(tolerance, 1)) for tolerance in _TOLERANCES],
-        page.given("repeats_given", places=1_000_000),
+        page.stated("repeats_given", places=1_000_000),
         shade="none",
         digits=0,
     )

@@ -24,13 +24,13 @@ _PAIRS, _DERIVED_WIDTH, _TABLE_WIDTH = 16_384, 64, 8
 def root(page: Page) -> LessonStep:
     variances, saturation = measured(page.example.seed)
     terms, derived = _derivation(page)
-    given = page.given("variance_given", queries=_QUERIES * _QUERIES, seed=str(page.example.seed))
+    rule = page.stated("variance_given", queries=_QUERIES * _QUERIES, seed=str(page.example.seed))
     rows = [f"d = {integer(width)}" for width in _WIDTHS]
     names = ("d_k", "Var(q · k)", "Var(q · k / √d_k)")
-    variance = page.matrix("variance", made(variances, rows, names, given, shade="none"))
-    given = page.given("saturation_given", queries=_QUERIES, value=_KEYS, seed=str(page.example.seed), draws=_DRAWS)
+    variance = page.matrix("variance", made(variances, rows, names, rule, shade="none"))
+    rule = page.stated("saturation_given", queries=_QUERIES, value=_KEYS, seed=str(page.example.seed), draws=_DRAWS)
     columns = ("d_k", *page.texts("saturation_columns"))
-    softmax = made(saturation, rows, columns, given, shade="none", digits=4)
+    softmax = made(saturation, rows, columns, rule, shade="none", digits=4)
     softmax = page.matrix("saturation", softmax, value=_KEYS)
     width, largest = saturation[-1, [0, 3]].tolist()
     choices, right = ranges(page, largest, 0.2, 0.6, lambda share: decimal(share, 1))
@@ -79,7 +79,7 @@ def _derivation(page: Page) -> tuple[Matrix, Matrix]:
         terms,
         [f"p = {p + 1}" for p in range(size)],
         [f"r = {r + 1}" for r in range(size)],
-        page.given("pairs_given", pairs=f"{_PAIRS:,}", seed=seed),
+        page.stated("pairs_given", pairs=f"{_PAIRS:,}", seed=seed),
     )
     diagonal, total = float(terms.diagonal().sum()), float(terms.sum())
     note = page.text("terms_sum", diagonal=shown(diagonal), all=shown(total), size=size)
@@ -88,7 +88,7 @@ def _derivation(page: Page) -> tuple[Matrix, Matrix]:
         torch.tensor(list(zip(expected, lines, strict=True))),
         page.texts("lines", d=_DERIVED_WIDTH),
         page.texts("derived_columns"),
-        by_columns((page.given("derived_given"), page.given("pairs_given", pairs=_PAIRS, seed=str(seed)))),
+        by_columns((page.stated("derived_given"), page.stated("pairs_given", pairs=_PAIRS, seed=str(seed)))),
         shade="none",
         digits=4,
     )

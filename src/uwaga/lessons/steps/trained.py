@@ -25,10 +25,10 @@ def copying(page: Page) -> LessonStep:
     before = (START, *copied.written[:-1])
     rows = [f"{place + 1}: {word}" for place, word in enumerate(before)]
     columns = [f"{place + 1}: {word}" for place, word in enumerate(tokens)]
-    scored = made(copied.scores_NN, rows, columns, page.given("scores_are"))
+    scored = made(copied.scores_NN, rows, columns, page.stated("scores_are"))
     scores = page.matrix("copy_scores", scored, width=WIDTH // HEADS)
     weights = page.matrix("copy_weights", scores.softmax().by_library(copied.weights_NN))
-    logits = page.matrix("copy_logits", made(copied.logits_NS, rows, copied.words, page.given("logits_are")))
+    logits = page.matrix("copy_logits", made(copied.logits_NS, rows, copied.words, page.stated("logits_are")))
     chances = page.matrix("copy_next", logits.softmax())
     share = shown(weights.numbers.diagonal().mean())
     diagonal = page.finding("diagonal", [(weights.id, i, i) for i in range(n)], share=share, chance=shown(1 / n))
@@ -75,7 +75,7 @@ def real_model(page: Page) -> LessonStep:
     stored, (head, asks) = _sentence(), POINT
     tokens, weights_HKK = stored["tokens"], torch.tensor(stored["weights"])
     assert tokens[asks] == "it"
-    recorded = page.given("recorded", model=stored["model"])
+    recorded = page.stated("recorded", model=stored["model"])
     matrix = page.matrix(
         "real_weights",
         made(weights_HKK, tokens, tokens, recorded, shade="share"),
@@ -123,7 +123,7 @@ def _word_changed(page: Page, stored: dict[str, Any]) -> Section:
     meant, also, most = tokens.index("animal"), tokens.index("street"), int(weights_2K[1].argmax())
     rows = [f"{tokens[asks]} … {last}" for last in (word, other)]
     columns = [f"{word} / {other}" if token == word else token for token in tokens]
-    recorded = page.given("recorded", model=stored["model"])
+    recorded = page.stated("recorded", model=stored["model"])
     matrix = page.matrix("real_words", made(weights_2K, rows, columns, recorded, shade="none"), h=head)
     finding = page.finding(
         "changed",

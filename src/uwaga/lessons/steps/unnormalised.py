@@ -231,7 +231,7 @@ def _multiplications(page: Page, n: int, d: int, e: int) -> Section:
             torch.tensor(counts, dtype=torch.float64).float(),
             [page.counted("of_tokens", length) for length in lengths],
             (page.text("tokens"), "(Q Kᵀ) V", "Q (Kᵀ V)"),
-            by_columns([page.given(key, d=d, e=e) for key in ("lengths", "first_order", "second_order")]),
+            by_columns([page.stated(key, d=d, e=e) for key in ("lengths", "first_order", "second_order")]),
             shade="none",
             digits=0,
         ),

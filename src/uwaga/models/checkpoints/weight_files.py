@@ -59,13 +59,13 @@ Opened = tuple[Mapping[str, Stored], Callable[[str], Tensor]]
 def check_no_shards(folder: Path) -> None:
     """Raise CheckpointError if the folder has an index that lists other files than model.safetensors."""
     index = folder / SHARDED
-    if _is_there(index) and set(_listed(index).values()) != {SINGLE}:
+    if _is_there(index) and set(_weight_map(index).values()) != {SINGLE}:
         raise CheckpointError(
             f"{folder} has {SHARDED} of a model in several files; remove it and these files, or give another directory"
         )
 
 
-def _listed(index: Path) -> dict[str, str]:
+def _weight_map(index: Path) -> dict[str, str]:
     """Return the files of weights by name. Raises CheckpointError."""
     files_by_name = untrusted.read_json(index).get("weight_map")
     if not isinstance(files_by_name, dict) or not all(isinstance(file, str) for file in files_by_name.values()):
@@ -75,7 +75,7 @@ def _listed(index: Path) -> dict[str, str]:
 
 def _sharded(index: Path, single: str, open_one: Callable[[Path], Opened]) -> Weights:
     """Return the weights that an index lists; `single` is the name of the file that would have all weights."""
-    file_of = _listed(index)
+    file_of = _weight_map(index)
     files = sorted(set(file_of.values()))
     for rule in _broken_rules(index, single, files):
         raise CheckpointError(f"{index} {rule}")

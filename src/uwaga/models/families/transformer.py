@@ -114,7 +114,7 @@ def _initial(config: Config) -> Draw:
     return draw
 
 
-_OWN = Family(
+_UWAGA = Family(
     keys=_OWN_KEYS,
     outputs=("logits",),
     names=_names,
@@ -133,7 +133,7 @@ _OWN = Family(
 )
 FAMILIES = {
     "marian": replace(
-        _OWN,
+        _UWAGA,
         keys=_KEYS,
         fixed=_MARIAN,
         # The first five are of models related to Marian.
@@ -152,5 +152,5 @@ FAMILIES = {
         settle=_settle_marian,
         write=_write_marian,
     ),
-    "uwaga-transformer": _OWN,
+    "uwaga-transformer": _UWAGA,
 }  # fmt: skip

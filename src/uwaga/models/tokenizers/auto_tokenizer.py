@@ -86,7 +86,7 @@ class Kind(NamedTuple):
     """A class of tokenizers.
 
     model: keys of `model` in tokenizer.json that it sets. tokens: special tokens, where no file names them. switches: settings that it
-    reads, with their defaults. steps: the parts of a tokenizer that it makes. around: its post-processor, of the tokenizer with its tokens;
+    reads, with their defaults. steps: the parts of a tokenizer that it makes. post_processor: its post-processor, of the tokenizer with its tokens;
     None: that of tokenizer.json. extras: what it makes of additional_special_tokens; None: no file has that key.
     """
 
@@ -94,9 +94,11 @@ class Kind(NamedTuple):
     tokens: Mapping[str, Token | None]
     switches: Mapping[str, bool | int | None]
     steps: Callable[[Settings], Mapping[str, Any]]
-    around: Callable[[Settings, Backend], Any] | None = None
+    post_processor: Callable[[Settings, Backend], Any] | None = None
     extras: Callable[[Settings, Sequence[Token] | None], Sequence[Token]] = lambda s, tokens: tokens or ()
-    is_file_first: bool = False  # the post-processor of tokenizer.json, where it has one, counts more than `around`
+    is_file_first: bool = (
+        False  # the post-processor of tokenizer.json, where it has one, counts more than `post_processor`
+    )
     resets_special: bool = False  # special tokens are added once more, without options
 
 
@@ -331,8 +333,8 @@ def _made(
     if kind.resets_special:
         names = dict.fromkeys(str(value) for value in (*named.values(), *extra) if value is not None)
         backend.add_tokens([AddedToken(name, special=True) for name in names])
-    if kind.around is not None:
-        template = kind.around(read, backend)
+    if kind.post_processor is not None:
+        template = kind.post_processor(read, backend)
         backend.post_processor = (kind.is_file_first and backend.post_processor) or template
     backend.encode_special_tokens = read["split_special_tokens"]
     return backend, defaults
@@ -442,14 +444,14 @@ def _gemma(s: Settings) -> dict[str, Any]:
 def _template(single: str, pair: str, **names: str) -> Callable[[Settings, Backend], Any]:
     """Return what makes a post-processor of one text and of two. names: what special tokens are called, by key; "": as the files call them."""
 
-    def around(s: Settings, backend: Backend) -> Any:
+    def post_processor(s: Settings, backend: Backend) -> Any:
         tokens = {key: s.token(f"{key}_token") for key in names}
         shown = {key: name or tokens[key] for key, name in names.items()}
         used = [(shown[key], backend.token_to_id(token)) for key, token in tokens.items()]
         forms = {"single": single.format(**shown), "pair": pair.format(**shown)}
         return processors.TemplateProcessing(**forms, special_tokens=used)
 
-    return around
+    return post_processor
 
 
 _BERT_FORMS = "{cls}:0 $A:0 {sep}:0", "{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1"

@@ -37,7 +37,7 @@ MAX_WORD = 1024
 _EMPTY = {"type": "BPE", "vocab": {}, "merges": []}
 _LISTS = ("normalizers", "pretokenizers", "decoders", "processors")
 _PARTS = ("normalizer", "pre_tokenizer", "decoder", "post_processor")
-_AROUND = "its post-processor does more than add special tokens of type 0 before and after a text"
+_POST_PROCESSOR_RULE = "its post-processor does more than add special tokens of type 0 before and after a text"
 
 
 class Tokenizer:
@@ -153,7 +153,7 @@ def _special_tokens_around(
     start, stop = (inside[0], inside[-1] + 1) if inside else (0, 0)
     types = with_them.type_ids[start:stop] if allows_types else with_them.type_ids
     if not inside or with_them.ids[start:stop] != alone.ids or any(types):
-        raise CheckpointError(f"{path}: {_AROUND}")
+        raise CheckpointError(f"{path}: {_POST_PROCESSOR_RULE}")
     tokens = list(zip(with_them.ids, with_them.type_ids, strict=True))
     ends = tokens[:start], tokens[stop:]
     for number, _ in (*ends[0], *ends[1]):
@@ -329,7 +329,7 @@ def _broken_around(steps: list[dict[str, Any]]) -> Iterator[str]:
             pieces = step.get(form) or []
             texts = [piece["Sequence"]["id"] for piece in pieces if "Sequence" in piece]
             if len(texts) > len(set(texts)):
-                yield _AROUND
+                yield _POST_PROCESSOR_RULE
             for name, uses in Counter(
                 piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece
             ).items():

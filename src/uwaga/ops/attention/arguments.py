@@ -39,7 +39,7 @@ class _Operands(NamedTuple):
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _OPERANDS = ("query", "key", "value")
-_Given = TypeVar("_Given")
+_Operand = TypeVar("_Operand")
 
 
 class AttentionOptions(NamedTuple):
@@ -236,15 +236,15 @@ def _check_dense(query: Tensor, key: Tensor, value: Tensor | None) -> None:
     except (ValueError, AttributeError):  # another rank, or no tensor
         fits = False
     if not fits:
-        _explain(_given(query, key, value))
+        _explain(_named_operands(query, key, value))
 
 
 def _checked_ragged(query: Operand, key: Operand, value: Operand | None) -> tuple[Ragged, Ragged, Ragged | None]:
     """Check three ragged batches in the same way, or two if there is no value."""
-    operands = _given(query, key, value)
+    operands = _named_operands(query, key, value)
     if not (isinstance(query, Ragged) and isinstance(key, Ragged) and (value is None or isinstance(value, Ragged))):
         kinds = ", ".join(f"{name} is {type(x).__name__}" for name, x in operands.items())
-        raise ValueError(f"attention: {_listed(operands)} must all be Ragged or none of them, but {kinds}")
+        raise ValueError(f"attention: {_joined(operands)} must all be Ragged or none of them, but {kinds}")
     if not _fits_ragged(query, key, key if value is None else value):
         _explain_ragged(query, key, value)
     return query, key, value
@@ -267,7 +267,7 @@ def _fits_ragged(query: Ragged, key: Ragged, value: Ragged) -> bool:
 
 def _explain_ragged(query: Ragged, key: Ragged, value: Ragged | None) -> None:
     """Check three ragged batches slowly, one rule after the other, and raise at the first that is broken."""
-    operands = _given(query, key, value)
+    operands = _named_operands(query, key, value)
     _explain({name: x.values for name, x in operands.items()}, is_ragged=True)
     offsets = [NamedShape.of(f"{name}.offsets", x.offsets.shape, "R+1") for name, x in operands.items()]
     bind("attention", offsets)
@@ -335,17 +335,17 @@ def _check_bias(bias: DistanceBias | Tensor, shape: ScoreShape, query: Tensor) -
 
 def _named_shapes(query: Operand, key: Operand, value: Operand | None) -> tuple[NamedShape, ...]:
     """Return the operands with their letters."""
-    operands = _given(query, key, value)
+    operands = _named_operands(query, key, value)
     tensors = {name: x.values if isinstance(x, Ragged) else x for name, x in operands.items()}
     return _named(tensors, is_ragged=isinstance(query, Ragged))
 
 
-def _given(query: _Given, key: _Given, value: _Given | None) -> dict[str, _Given]:
+def _named_operands(query: _Operand, key: _Operand, value: _Operand | None) -> dict[str, _Operand]:
     """Return the operands by name; value is None for a map of weights."""
     return {"query": query, "key": key} | ({} if value is None else {"value": value})
 
 
-def _listed(names: Iterable[str]) -> str:
+def _joined(names: Iterable[str]) -> str:
     *first, last = names
     return f"{', '.join(first)} and {last}"
 
@@ -388,7 +388,7 @@ def _explain(operands: dict[str, Tensor], *, is_ragged: bool = False) -> None:
 def _check_kinds(operands: dict[str, Tensor]) -> None:
     dtypes = [str(x.dtype) for x in operands.values()]
     if len(set(dtypes)) > 1:
-        raise ValueError(f"attention: {_listed(operands)} must have one dtype, not {', '.join(dtypes)}")
+        raise ValueError(f"attention: {_joined(operands)} must have one dtype, not {', '.join(dtypes)}")
     if operands["query"].dtype not in DTYPES:
         raise ValueError(
             f"attention: query must be float32, bfloat16, float16 or float64, not {operands['query'].dtype}"
@@ -397,7 +397,7 @@ def _check_kinds(operands: dict[str, Tensor]) -> None:
         check_strided("attention", name, x)
     devices = [str(x.device) for x in operands.values()]
     if len(set(devices)) > 1:
-        raise ValueError(f"attention: {_listed(operands)} must be on one device, not {', '.join(devices)}")
+        raise ValueError(f"attention: {_joined(operands)} must be on one device, not {', '.join(devices)}")
 
 
 def _same_kind(query: Tensor, key: Tensor, value: Tensor) -> bool:

@@ -55,7 +55,7 @@ def hooks_of(where: object) -> tuple[Hook, ...]:
     return threads.acting(where)
 
 
-def around(hooks: tuple[Hook, ...], asked: Asked, where: object, compute: Proceed) -> Operand:
+def run_hooks(hooks: tuple[Hook, ...], asked: Asked, where: object, compute: Proceed) -> Operand:
     """Return what `compute` gives, with the hooks around it."""
     for hook in hooks:
         compute = partial(_call, hook, where, compute)
