@@ -43,7 +43,7 @@ fast: setup
 
 # What `make test` shows on a few cases, on many.
 stress: setup $(FRONT)/node_modules/installed
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "stress and not timing" --ignore=tests/attacks --ignore=tests/encode/test_engines.py --ignore=tests/contracts/test_notebooks.py --ignore=tests/contracts/test_wheel.py \
+	$(PYTEST) --hypothesis-profile=random -n 3 --dist loadfile --no-loadscope-reorder -m "(stress or hypothesis) and not timing" --ignore=tests/attacks --ignore=tests/encode/test_engines.py --ignore=tests/contracts/test_notebooks.py --ignore=tests/contracts/test_wheel.py \
 		--ignore=tests/serve/test_clients.py $(addprefix --ignore=,$(SMOKE))
 
 # Spoiled files and hostile requests, by the hundred.
