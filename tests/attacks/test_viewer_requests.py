@@ -9,7 +9,6 @@ connections that counts bytes and places. How long connections wait is told to t
 """
 
 import asyncio
-import http.client
 import json
 import re
 import resource
@@ -18,7 +17,7 @@ import statistics
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from html.parser import HTMLParser
 from pathlib import Path
@@ -27,7 +26,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from waiting import HANG, ServerClock, until
+from waiting import HANG, until
 
 import uwaga
 from uwaga._base.connections import MAX_UNSENT_BYTES, ConnectionTimeouts
@@ -38,7 +37,6 @@ from uwaga.viewer.server import app
 from uwaga.viewer.server.server import ServedView
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, View
-from uwaga.viewer.texts import RunRequest
 
 REPLY = 4 << 20  # bytes
 PLACES = 64  # of questions that are computed or wait
@@ -230,18 +228,6 @@ def test_what_has_no_end_is_refused_and_not_kept(server: ServedView, service: Sl
     lives(server)
 
 
-@pytest.mark.parametrize(
-    "data", [b"\x16\x03\x01\x02\x00\x01", b"\r\n" * 50, b"GET\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
-)
-def test_what_is_no_http(shared: ServedView, data: bytes) -> None:
-    with connected(shared) as connection:
-        connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
-        said = connection.makefile("rb").read()
-    assert said == b"" or said.startswith(b"HTTP/1.1 4")
-    lives(shared)
-
-
 @pytest.fixture
 def many_files() -> Iterator[None]:
     """A thousand connections, both ends of which this process holds."""
@@ -280,13 +266,8 @@ def answer_seconds(server: ServedView) -> float:
     return time.monotonic() - began
 
 
-# Requests without a token, one behind the other in one connection, and replies that are not read.
-PIPELINED = {
-    "script": "GET /app.js HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n",
-    "page": "GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n",
-    "refusal": "GET / HTTP/1.1\r\nHost: attacker.example\r\n\r\n",
-    "question": "POST /ask HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 2\r\n\r\n{{}}",
-}
+# A request without a token.
+SCRIPT = "GET /app.js HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"
 
 
 def write_buffers(server: ServedView) -> list[int]:
@@ -300,7 +281,7 @@ def write_buffers(server: ServedView) -> list[int]:
 @pytest.mark.parametrize("kind", ["without a token", "large replies"])
 def test_answers_that_nobody_takes_wait_in_a_few_chunks(service: SlowService, kind: str) -> None:
     with ServedView(service, title="a text", timeouts=FOR_EVER) as server, ExitStack() as stack:
-        script = PIPELINED["script"].format(port=server.port).encode()
+        script = SCRIPT.format(port=server.port).encode()
         flood(
             server, stack, 100 * (script if kind == "without a token" else request(server, b'{"request": "large"}')), 8
         )
@@ -315,11 +296,10 @@ def test_answers_that_nobody_takes_wait_in_a_few_chunks(service: SlowService, ki
 @pytest.mark.slow
 @pytest.mark.timing
 @pytest.mark.usefixtures("many_files")
-@pytest.mark.parametrize("kind", list(PIPELINED))
-def test_a_thousand_that_take_no_answers(service: SlowService, kind: str) -> None:
+def test_a_thousand_that_take_no_answers(service: SlowService) -> None:
     """They hold little memory, others are answered meanwhile, and in the end all is released."""
     with ServedView(service, title="a text", timeouts=FOR_EVER) as server:
-        data = PIPELINED[kind].format(port=server.port).encode() * 2000
+        data = SCRIPT.format(port=server.port).encode() * 2000
         send_and_hear(server, data[: len(data) // 2000])
         alone = statistics.median(answer_seconds(server) for _ in range(9))
         before = megabytes()
@@ -354,159 +334,57 @@ def test_no_more_connections_than_the_process_may_hold(server: ServedView) -> No
         assert asking.recv(100).startswith(b"HTTP/1.1 200")
 
 
-@pytest.mark.timing
-@pytest.mark.usefixtures("many_files")
-@pytest.mark.parametrize("how", ["a byte of each", "connections"])
-def test_half_requests_delay_others_by_less_than_whole_ones(server: ServedView, how: str) -> None:
-    """40 connections that send half a request: a byte of each, or new ones where there is room for 40, before each answer."""
-    server.reaper.max_connections = 50 if how == "a byte of each" else 40
-    alone, beside = [], []
-    with ExitStack() as stack:
-        connections = flood(server, stack, b"GET / HT", 40)
-        for _ in range(9):
-            alone.append(answer_seconds(server))
-            if how == "connections":
-                connections = flood(server, stack, b"GET / HT", 40)
-            else:
-                for connection in connections:
-                    connection.send(b"G")
-            beside.append(answer_seconds(server))
-    assert statistics.median(beside) < (1 + 40) * statistics.median(alone), (alone, beside)
+def test_an_answer_that_takes_for_ever_is_given_up(service: SlowService) -> None:
+    """And only such an answer."""
+    with ServedView(service, title="a text", timeouts=FOR_EVER._replace(response=0.0)) as server:
+        with slow_reader(server) as connection:
+            connection.sendall(request(server, b'{"request": "large"}'))
+            assert connection.recv(1)
+            until(lambda: server.limiter.taken == 0)
+        lives(server)
 
 
-def take_some(clock: ServerClock, connection: socket.socket) -> int:
-    """Reads until the server has sent a part of its answer since its clock has moved; how many bytes that were."""
-    taken = 0
-    while clock.progressed.get(connection.getsockname()) != clock.monotonic():
-        part = connection.recv(1 << 15)
-        assert part, "the answer ends too early"
-        taken += len(part)
-    return taken
-
-
-def test_an_answer_that_is_taken_slowly_is_whole(server: ServedView, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its parts come in time, so that it is not one of those that nobody takes."""
-    clock = ServerClock(server, monkeypatch)
-    with slow_reader(server) as connection:
-        connection.sendall(request(server, b'{"request": "large"}', Connection="close"))
-        taken = 0
-        for _ in range(5):
-            taken += take_some(clock, connection)
-            clock.advance(0.9 * ConnectionTimeouts().stalled)
-        while part := connection.recv(1 << 15):
-            taken += len(part)
-    assert taken > REPLY
-
-
-def test_an_answer_that_takes_for_ever_is_given_up(server: ServedView, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, timeouts, seconds = ServerClock(server, monkeypatch), ConnectionTimeouts(), 0.0
-    with slow_reader(server) as connection:
-        connection.sendall(request(server, b'{"request": "large"}'))
-        while seconds < timeouts.response:
-            take_some(clock, connection)
-            assert server.limiter.taken == 1
-            clock.advance(0.9 * timeouts.stalled)
-            seconds += 0.9 * timeouts.stalled
-        until(lambda: server.limiter.taken == 0)
-    lives(server)
-
-
-def test_connections_that_are_used_stay_open(server: ServedView, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they wait is counted from the last answer."""
-    clock, idle = ServerClock(server, monkeypatch), ConnectionTimeouts().idle
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANG)
-    connection.connect()
-    first = connection.sock
-    cookie = f"{server.access.cookie_name}={server.access.cookie}"
-    headers = {"X-Uwaga-Token": server.access.token, "Cookie": cookie, "Content-Type": "application/json"}
-    for _ in range(4):
-        connection.request("POST", "/ask", b"{}", headers)
-        assert connection.getresponse().read()
-        clock.advance(0.9 * idle)
-    assert connection.sock is first
-    clock.advance(0.2 * idle)
-    until(lambda: not server.uvicorn.server_state.connections)
-    connection.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("line", "more", "expected"),
-    [
-        ("GET / HTTP/1.0", "", 200),
-        ("GET / HTTP/1.0", "Connection: keep-alive\r\n", 200),
-        ("GET / HTTP/2.0", "", 200),
-        ("GET / HTTP/x", "", 400),
+def test_forms_of_a_request(shared: ServedView) -> None:
+    """None: the server does not read to the end what is too long, and resets the connection, with or without a word."""
+    answered = shared.service.answered
+    for line, more, expected in (
         ("GET /", "", 400),
-        ("GET / HTTP/1.1", "Expect: 100-continue\r\n", 200),
         ("GET / HTTP/1.1", "X-Large: " + "x" * 100_000 + "\r\n", None),
         ("GET / HTTP/1.1", "".join(f"X-{number}: x\r\n" for number in range(10_000)), None),
         ("GET / HTTP/1.1", "Host: attacker.example\r\n", 400),
-        (
-            "GET /ask HTTP/1.1",
-            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n",
-            405,
-        ),
-        ("GET / HTTP/1.1", "No colon\r\n", 400),
+        ("GET /ask HTTP/1.1", "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n", 405),
         ("GET / HTTP/1.1", " folded: x\r\n", 403),
         ("GET / HTTP/1.1", "Content-Length: 1\r\nContent-Length: 2\r\n", 400),
-        ("GET / HTTP/1.1", "Content-Length: -1\r\n", 400),
-        ("GET / HTTP/1.1", "Transfer-Encoding: gzip\r\n", 400),
-        ("GET / HTTP/1.1", "Origin: http://attacker.example\r\n", 403),
-        ("GET / HTTP/1.1", "Origin: null\r\n", 403),
         ("GET http://attacker.example/ HTTP/1.1", "", 404),
         ("CONNECT attacker.example:443 HTTP/1.1", "", 404),
         ("TRACE / HTTP/1.1", "", 405),
         ("GET /../../etc/passwd HTTP/1.1", "", 404),
-        ("GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1", "", 404),
-        ("GET /..%2f..%2fetc%2fpasswd HTTP/1.1", "", 404),
-        ("GET /%2e%2e%5c%2e%2e%5cetc HTTP/1.1", "", 404),
-        ("GET //etc/passwd HTTP/1.1", "", 404),
+        ("GET /%2e%2e/..%2f%5c%c0%ae/etc/passwd HTTP/1.1", "", 404),
         ("GET /app.js%00.html HTTP/1.1", "", 404),
-        ("GET /app.js/../../run.py HTTP/1.1", "", 404),
-        ("GET /%c0%ae%c0%ae/etc/passwd HTTP/1.1", "", 404),
         ("GET /" + "a/" * 50_000 + " HTTP/1.1", "", None),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_forms_of_a_request(shared: ServedView, line: str, more: str, expected: int | None) -> None:
-    """None: the server does not read to the end what is too long, and resets the connection, with or without a word."""
-    said, answered = b"", shared.service.answered
-    with suppress(ConnectionResetError) if expected is None else nullcontext():
-        said = send_and_hear(shared, f"{line}\r\nHost: 127.0.0.1:{shared.port}\r\n{more}\r\n".encode("latin-1"))
-    result = int(said.split()[1]) if said else None
-    assert result == expected or (expected is None and result in (400, 431)), said[:100]
-    assert b"root:" not in said
+    ):
+        said = b""
+        with suppress(ConnectionResetError) if expected is None else nullcontext():
+            said = send_and_hear(shared, f"{line}\r\nHost: 127.0.0.1:{shared.port}\r\n{more}\r\n".encode("latin-1"))
+        result = int(said.split()[1]) if said else None
+        assert result == expected or (expected is None and result in (400, 431)), (line, more[:50], said[:100])
+        assert b"root:" not in said
     assert shared.service.answered == answered
     lives(shared)
 
 
-def test_a_question_in_chunks_and_one_that_waits_to_be_wanted(server: ServedView) -> None:
-    chunked = request(server, Transfer_Encoding="chunked").replace(b"Content-Length: 2\r\n", b"").removesuffix(b"{}")
-    assert status(server, chunked + b"1\r\n{\r\n1;x=y\r\n}\r\n0\r\n\r\n") == 200
-    assert status(server, chunked + b"zz\r\n{}\r\n0\r\n\r\n") >= 400
-    # Two lengths for one body would let a proxy and this server disagree about where a request ends.
-    both = request(server, Transfer_Encoding="chunked")
-    assert status(server, both.removesuffix(b"{}") + b"2\r\n{}\r\n0\r\n\r\n") in (200, 400)
-    with connected(server) as connection:
-        connection.sendall(request(server, Expect="100-continue").removesuffix(b"{}"))
-        assert connection.recv(100).startswith(b"HTTP/1.1 100")
-        connection.sendall(b"{}")
-        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
-    # Who has no token is not asked for a body.
-    with connected(server) as connection:
-        connection.sendall(request(server, Expect="100-continue", X_Uwaga_Token="guess").removesuffix(b"{}"))
-        assert connection.recv(1000).startswith(b"HTTP/1.1 403")
-    lives(server)
+def test_a_question_that_waits_to_be_wanted_is_so_only_with_a_token(shared: ServedView) -> None:
+    for token, expected in (({}, b"HTTP/1.1 100"), ({"X_Uwaga_Token": "guess"}, b"HTTP/1.1 403")):
+        with connected(shared) as connection:
+            connection.sendall(request(shared, Expect="100-continue", **token).removesuffix(b"{}"))
+            assert connection.recv(1000).startswith(expected)
 
 
 @contextmanager
-def occupied(
-    server: ServedView, data: bytes, connect: Callable[[ServedView], socket.socket] = connected
-) -> Iterator[list[socket.socket]]:
+def occupied(server: ServedView, data: bytes) -> Iterator[list[socket.socket]]:
     """All places are taken, by what is sent in connections, which are closed in the end; no question more has a place."""
     with ExitStack() as stack:
-        connections = [stack.enter_context(connect(server)) for _ in range(PLACES)]
+        connections = [stack.enter_context(connected(server)) for _ in range(PLACES)]
         for connection in connections:
             connection.sendall(data)
         until(lambda: server.limiter.taken == PLACES)
@@ -516,60 +394,12 @@ def occupied(
         yield connections
 
 
-def test_a_question_without_a_place_is_refused_at_once(server: ServedView, service: SlowService) -> None:
-    with occupied(server, request(server, b'{"request": "wait"}')) as connections:
-        assert {status(server, request(server)) for _ in range(10)} == {503}
-        assert service.answered == 0
-        service.advance.set()
-        for connection in connections:
-            assert connection.recv(100).startswith(b"HTTP/1.1 200")
-    lives(server)
-
-
-def ask_at_once(server: ServedView, bodies: Sequence[dict[str, object]]) -> list[tuple[int, int, bytes]]:
-    """The status, the length and the head of the reply to each of so many questions that are sent at once."""
-
-    async def ask(body: dict[str, object]) -> tuple[int, int, bytes]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(request(server, json.dumps(body).encode()))
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = left = int(re.search(rb"content-length: (\d+)", head)[1])
-        while left:
-            left -= len(await reader.read(1 << 16))
-        writer.close()
-        return int(head.split()[1]), length, head
-
-    async def ask_all() -> list[tuple[int, int, bytes]]:
-        return await asyncio.gather(*map(ask, bodies))
-
-    return asyncio.run(ask_all())
-
-
-@pytest.mark.slow
-@pytest.mark.timing
-@pytest.mark.usefixtures("many_files")
-def test_a_thousand_questions_at_once(service: SlowService) -> None:
-    """Some are answered, the others get 503 at once; none is left without a reply."""
-    with ServedView(service, title="a text", timeouts=FOR_EVER) as server:
-        lives(server)
-        before = megabytes()
-        answers = ask_at_once(server, [{"request": "large"}] * 1000)
-        used = megabytes()
-        assert {code for code, _, _ in answers} == {200, 503}
-        assert all(length > REPLY for code, length, _ in answers if code == 200)
-        assert all(b"retry-after: 1\r\n" in head for code, _, head in answers if code == 503)
-        # Each place may hold a reply on its way out, and the same on the client's side.
-        assert used - before < PLACES * 2.5 * REPLY / 1e6 + 100
-        lives(server)
-
-
 def test_clients_that_vanish_leave_their_places(server: ServedView, service: SlowService) -> None:
-    for _ in range(3):
-        with occupied(server, request(server, b'{"request": "wait"}')) as connections:
-            for connection in connections:
-                # A reset, as of a process that is killed.
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-        until(lambda: server.limiter.taken == 0)
+    with occupied(server, request(server, b'{"request": "wait"}')) as connections:
+        for connection in connections:
+            # A reset, as of a process that is killed.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+    until(lambda: server.limiter.taken == 0)
     assert service.answered == 0
     service.advance.set()
     lives(server)
@@ -597,16 +427,6 @@ def test_half_questions_keep_nobody_else_waiting(server: ServedView, monkeypatch
             assert connection.recv(100).startswith(b"HTTP/1.1 408")
 
 
-def test_replies_that_nobody_takes_are_given_up(service: SlowService) -> None:
-    with (
-        ServedView(service, title="a text", timeouts=FOR_EVER) as server,
-        occupied(server, request(server, b'{"request": "large"}'), slow_reader),
-    ):
-        server.reaper.timeouts = ConnectionTimeouts(*FOR_EVER[:2], stalled=0.5, response=FOR_EVER.response)
-        until(lambda: server.limiter.taken == 0)
-        assert status(server, request(server)) == 200
-
-
 HOSTILE = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -630,49 +450,15 @@ def real_service(tokens: list[str] | None = None, title: str | None = None) -> V
     return ViewService(View.of(Maps({("encoder", 0): m}, tokens=names, title=title)))
 
 
-class Reader:
-    """A runner that takes a moment for each text, and counts how many run at a time."""
-
-    def __init__(self) -> None:
-        self.running = self.most = 0
-
-    def about(self) -> Mapping[str, object]:
-        return {"boxes": ["text"], "examples": [], "model": "m", "command": "uwaga view TEXT", "max_tokens": 9}
-
-    def run(self, typed: RunRequest, report: Callable[[float], object]) -> View:
-        self.running += 1
-        self.most = max(self.most, self.running)
-        try:
-            for _ in range(5):
-                time.sleep(0.001)
-                report(0.5)
-            query, key = torch.randn(2, 1, 64, 16)
-            return View.of(uwaga.AttentionMap(query, key))
-        finally:
-            self.running -= 1
-
-
-def test_texts_at_once_are_run_one_at_a_time() -> None:
-    """The others are ended, and the first view stays."""
-    edits = {"heads": [{"kind": "encoder", "layer": 0, "head": 0, "value": 0.5}]}
-    more, reader = {"request": "run", "second": None, "target": None, "edits": edits}, Reader()
-    typed = [{**more, "text": f"{number} \u202e<script>"} for number in range(PLACES // 2)]
-    with ServedView(ViewService(real_service().view, runner=reader), title="a text") as server:
-        assert {code for code, *_ in ask_at_once(server, typed)} == {200}
-        assert reader.most == 1
-        until(lambda: reader.running == 0)
-        lives(server, b'{"request":"about"}')
-
-
 @pytest.mark.usefixtures("small_front")
 def test_a_title_is_text_and_tokens_are_data_in_a_page(tmp_path: Path) -> None:
     for title in HOSTILE:
         assert_only_own_elements(served_html(title), scripts=2)
-        save_snapshot(real_service(HOSTILE, title), tmp_path / "page.html", exact=[("encoder", 0, 1)])
-        page = (tmp_path / "page.html").read_text(encoding="utf-8")
-        assert_only_own_elements(page, scripts=3)
-        # Exact questions come from a user, and name themselves in the page.
-        assert page.count("</script>") == 3
+    save_snapshot(real_service(HOSTILE, "".join(HOSTILE)), tmp_path / "page.html", exact=[("encoder", 0, 1)])
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert_only_own_elements(page, scripts=3)
+    # Exact questions come from a user, and name themselves in the page.
+    assert page.count("</script>") == 3
 
 
 def assert_only_own_elements(page: str, scripts: int) -> None:

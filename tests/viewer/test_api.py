@@ -4,12 +4,15 @@ import sys
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from waiting import HANG
 
 import uwaga
-from uwaga.viewer import Maps, ServedView
+from uwaga.viewer import Maps
+from uwaga.viewer.api import at_prompt
 
 
 @pytest.fixture
@@ -28,28 +31,19 @@ def test_it_serves_and_prints_the_address(attention: uwaga.AttentionMap, capsys:
     view.close()
 
 
-@pytest.mark.parametrize(
-    ("prompt", "block", "waits"), [(False, None, 1), (True, None, 0), (True, True, 1), (False, False, 0)]
-)
-def test_it_blocks_in_a_program_and_not_at_a_prompt(
-    attention: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch, prompt: bool, block: bool | None, waits: int
-) -> None:
-    waited: list[ServedView] = []
-    if prompt:
-        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=SimpleNamespace))
-    monkeypatch.setattr(ServedView, "wait", lambda view: waited.append(view))
-    with uwaga.view(attention, browser=False, block=block):
-        assert len(waited) == waits
+def test_it_does_not_block_at_a_prompt(attention: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not at_prompt()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=SimpleNamespace))
+    assert at_prompt()
+    uwaga.view(attention, browser=False).close()
 
 
-@pytest.mark.parametrize(("browser", "opened"), [(None, 1), (True, 1), (False, 0)])
+@pytest.mark.parametrize(("browser", "opens"), [(None, True), (True, True), (False, False)])
 def test_it_opens_a_browser_unless_browser_is_false(
-    attention: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch, browser: bool | None, opened: int
+    attention: uwaga.AttentionMap, default_browser: Any, browser: bool | None, opens: bool
 ) -> None:
-    asked: list[ServedView] = []
-    monkeypatch.setattr(ServedView, "browse", lambda view: asked.append(view))
     with uwaga.view(attention, browser=browser, block=False):
-        assert len(asked) == opened
+        assert default_browser.opened.wait(HANG if opens else 0) == opens
 
 
 def test_in_a_notebook_the_view_is_a_widget(

@@ -8,7 +8,7 @@ waiting time of all connections together.
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
@@ -42,10 +42,13 @@ class IdleConnectionReaper:
     Args:
         timeouts: of its connections.
         max_connections: connections at a time; further ones are accepted by closing those that have waited longest.
+        clock: returns seconds.
     """
 
-    def __init__(self, timeouts: ConnectionTimeouts, max_connections: int) -> None:
-        self.timeouts, self.max_connections = timeouts, max_connections
+    def __init__(
+        self, timeouts: ConnectionTimeouts, max_connections: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.timeouts, self.max_connections, self._clock = timeouts, max_connections, clock
         self._since: dict[Any, float] = {}  # since when each connection waits, the longest waiting first
         self._accepted: WeakKeyDictionary[Any, float] = WeakKeyDictionary()  # when, of those that `reap` has not seen
         self._progressed: dict[Address, float] = {}  # when the last chunk of a response was sent
@@ -53,11 +56,11 @@ class IdleConnectionReaper:
 
     def record_accepted(self, connection: Any) -> None:
         """Record that a connection was accepted. Without it, those accepted since the last `reap` would be closed in any order."""
-        self._accepted[connection] = time.monotonic()
+        self._accepted[connection] = self._clock()
 
     def record_progress(self, client: Address, *, complete: bool) -> None:
         """Record that a chunk of a response was sent to a client. complete: whether it was the last one."""
-        now = time.monotonic()
+        now = self._clock()
         self._progressed[client] = now
         if complete:
             self._begun.pop(client, None)
@@ -73,7 +76,7 @@ class IdleConnectionReaper:
                 if _is_waiting(connection) and not connection.transport.is_closing()
             ]
             if waiting:
-                now = time.monotonic()
+                now = self._clock()
                 self._abort(
                     min(
                         waiting, key=lambda connection: self._since.get(connection, self._accepted.get(connection, now))
@@ -82,7 +85,7 @@ class IdleConnectionReaper:
 
     def reap(self, connections: Collection[Any]) -> None:
         """Close those that have waited too long, and the longest waiting ones of too many. To be called periodically."""
-        now, timeouts = time.monotonic(), self.timeouts
+        now, timeouts = self._clock(), self.timeouts
         self._update(connections, now)
         for connection, since in list(self._since.items()):
             is_stalled = _unsent_bytes(connection) > 0 or connection.transport.is_closing()

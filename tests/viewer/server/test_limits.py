@@ -3,14 +3,13 @@
 import asyncio
 import socket
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterable
+from types import SimpleNamespace
 
-import pytest
-from waiting import HANG, ServerClock, until
+from waiting import HANG, until
 
-from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper
+from uwaga._base.connections import MAX_UNSENT_BYTES, MAX_WAITING, ConnectionTimeouts, IdleConnectionReaper
 from uwaga.viewer.server.limits import ConcurrencyLimiter
-from uwaga.viewer.server.server import ServedView
 from uwaga.viewer.service import TABLE
 
 
@@ -24,65 +23,28 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
-@pytest.fixture
-def crowd_of_8(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga._base.connections.MAX_WAITING", 8)
-
-
-def test_an_idle_connection_is_closed(server, client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_connection_is_closed(server, client) -> None:
     """Whatever it sends meanwhile, if that is no whole request."""
-    clock = ServerClock(server, monkeypatch)
     silent, dripping = (socket.create_connection(("127.0.0.1", server.port)) for _ in range(2))
     until(lambda: len(server.uvicorn.server_state.connections) == 2)
-    idle = ConnectionTimeouts().idle
-    for _ in range(3):
-        clock.advance(0.3 * idle)
-        dripping.send(b"GET / HT")
-        assert is_open(silent)
-        assert is_open(dripping)
-    clock.advance(0.2 * idle)
+    dripping.send(b"GET / HT")
+    server.reaper.timeouts = ConnectionTimeouts(idle=0.0)
     until(lambda: not is_open(silent) and not is_open(dripping))
+    server.reaper.timeouts = ConnectionTimeouts()
     assert client.ask({"request": "echo"}).status == 200
     silent.close()
     dripping.close()
 
 
-@pytest.mark.usefixtures("crowd_of_8")
-def test_the_longest_idle_of_too_many_connections_are_closed(service) -> None:
-    timeouts = ConnectionTimeouts(idle=float("inf"), crowded=0.2)
-    with ServedView(service, title="a text", timeouts=timeouts) as server, ExitStack() as stack:
-        address = ("127.0.0.1", server.port)
-        early = [stack.enter_context(socket.create_connection(address)) for _ in range(10)]
-        until(lambda: sum(map(is_open, early)) <= 8)
-        late = [stack.enter_context(socket.create_connection(address)) for _ in range(10)]
-        until(lambda: not any(map(is_open, early)))
-        until(lambda: sum(map(is_open, late)) == 8)
-
-
-@pytest.mark.usefixtures("crowd_of_8")
-def test_connections_of_a_crowd_have_their_time(server, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = ServerClock(server, monkeypatch)
-    crowded = ConnectionTimeouts().crowded
-    with ExitStack() as stack:
-        address = ("127.0.0.1", server.port)
-        made = [stack.enter_context(socket.create_connection(address)) for _ in range(10)]
-        until(lambda: len(server.uvicorn.server_state.connections) == 10)
-        clock.advance(0.9 * crowded)
-        assert all(map(is_open, made))
-        clock.advance(0.2 * crowded)
-        until(lambda: sum(map(is_open, made)) == 8)
-
-
 class Connection:
-    """As uvicorn has them: it has sent nothing yet."""
+    """As uvicorn has them. unsent: bytes that its client has not taken; is_computed: whether its request is being computed."""
 
-    cycle = None
-
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, unsent: int = 0, is_computed: bool = False) -> None:
         self.number, self.client, self.transport, self.is_aborted = number, ("127.0.0.1", number), self, False
+        self.unsent, self.cycle = unsent, SimpleNamespace(response_complete=False) if is_computed else None
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent
 
     def is_closing(self) -> bool:
         return self.is_aborted
@@ -91,17 +53,64 @@ class Connection:
         self.is_aborted = True
 
 
-def test_of_those_accepted_at_once_the_first_are_closed() -> None:
-    """A client that comes after a flood is the last that it can drive out."""
-    reaper = IdleConnectionReaper(ConnectionTimeouts(), 40)
-    made = [Connection(number) for number in range(60)]
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_how_long_connections_wait_for_their_peer() -> None:
+    """For a request from the last answer on; with an answer to be taken from the last part on, and for all of it."""
+    clock, ended = Clock(), dict[str, float]()
+    reaper = IdleConnectionReaper(ConnectionTimeouts(), 40, clock)
+    made = {
+        "idle": Connection(1),
+        "used": Connection(2),
+        "takes nothing": Connection(3, unsent=1000),
+        "takes it slowly": Connection(4, unsent=1000),
+        "computed": Connection(5, is_computed=True),
+    }
+    for second in range(100):
+        clock.now = second
+        if second == 15:
+            reaper.record_progress(made["used"].client, complete=True)
+        if second % 9 == 0:
+            reaper.record_progress(made["takes it slowly"].client, complete=False)
+        reaper.reap([each for name, each in made.items() if name not in ended])
+        ended |= {name: second for name, each in made.items() if each.is_aborted and name not in ended}
+    assert ended == {"takes nothing": 10, "idle": 20, "used": 35, "takes it slowly": 60}
+
+
+def test_the_longest_waiting_of_too_many_are_closed() -> None:
+    """Also of those accepted at once, so that a client that comes after a flood is the last that it can drive out."""
+    clock = Clock()
+    reaper = IdleConnectionReaper(ConnectionTimeouts(), 2 * MAX_WAITING, clock)
+    made = [Connection(number) for number in range(MAX_WAITING + 20)]
+
+    def aborted(connections: Iterable[Connection]) -> list[int]:
+        return [each.number for each in connections if each.is_aborted]
+
     for each in made:
+        clock.now += 1e-6
         reaper.record_accepted(each)
     connections = set(made)
-    reaper.make_room(connections)
-    assert [each.number for each in made if each.is_aborted] == [0]
     reaper.reap(connections)
-    assert [each.number for each in made if each.is_aborted] == list(range(20))
+    clock.now = 1.9
+    reaper.reap(connections)
+    assert aborted(made) == []
+    clock.now = 2.1
+    reaper.reap(connections)
+    assert aborted(made) == list(range(20))  # more than may wait so long
+    connections = set(made[20:])
+    reaper.max_connections = MAX_WAITING
+    reaper.make_room(connections)
+    reaper.max_connections = MAX_WAITING - 10
+    reaper.reap(made[21:])
+    assert aborted(made) == list(range(30))
+    unsent = [Connection(number, unsent=MAX_UNSENT_BYTES // 8) for number in range(10)]
+    IdleConnectionReaper(ConnectionTimeouts(), 40, clock).reap(unsent)
+    assert aborted(unsent) == [0, 1]
 
 
 async def stays() -> None:
