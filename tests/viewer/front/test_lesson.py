@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from pages import MakeMaps, Open, Serve, save
+from pages import MakeMaps, Open, Serve
 from written import number_of
 
 import uwaga
@@ -138,10 +138,7 @@ def test_the_steps_show_the_numbers_of_work_through(page: Page, worked: Lesson) 
     go(page, "The same in a real model")
     assert page.locator(".lesson-open").first.is_disabled()
     assert "No model is loaded." in page.locator(".lesson-real").first.text_content()
-
-
-def test_a_number_is_followed_to_the_input_and_its_calculation_is_played(page: Page, worked: Lesson) -> None:
-    """From a weight to its exponential, the scaled score, the score, the query and the token's vector."""
+    # A number is followed: from a weight to its exponential, the scaled score, the score, the query and the token's vector.
     go(page, "Softmax")
     cell(page, "weights", 0, 3).click()
     heading = page.locator(".lesson-explained")
@@ -184,16 +181,12 @@ def test_a_number_is_followed_to_the_input_and_its_calculation_is_played(page: P
     page.locator(".lesson-number").first.click()  # matrices of other steps are copied to where they are needed
     assert page.locator(".lesson-copy figcaption").all_text_contents() == ["X 5 \u00d7 4", "WQ 4 \u00d7 2"]
     go(page, "The decoder")
-    type_in(page.get_by_label("Written so far"), "my pen", page)
-    expected = work_through(written="my pen")
-    assert_shows(page, expected, "next_word")
     cell(page, "decoder_cross_attended", 2, 0).click()
     page.locator(".lesson-number").first.click()  # into a section that was folded
-    assert heading.text_content().startswith("Heads side by side [pen, v1] = ")
-    assert_shows(page, expected, "decoder_cross_head1_weights")
+    assert heading.text_content().startswith("Heads side by side [")
 
 
-def test_numbers_sentences_and_settings_are_changed(page: Page, worked: Lesson) -> None:
+def test_numbers_sentences_and_settings_are_changed_and_kept_in_the_address(page: Page, worked: Lesson) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.post_data or ""))
     field = cell(page, "x", 0, 0).locator("input")
@@ -223,37 +216,24 @@ def test_numbers_sentences_and_settings_are_changed(page: Page, worked: Lesson) 
     page.get_by_label("Scale by 1/√dk").uncheck()
     settle(page)
     np.testing.assert_array_equal(table(page, "scaled"), table(page, "scores"))
+    go(page, "The decoder")
+    type_in(page.get_by_label("Written so far"), "my pen", page)
+    assert_shows(page, work_through(scaled=False, written="my pen"), "next_word")
     go(page, "Heads")
     heads = page.locator("[data-setting=heads]")
     assert (heads.input_value(), heads.locator("option").all_text_contents()) == ("2", ["1", "2", "3", "4"])
     heads.select_option("3")
     settle(page)
     assert page.locator("[data-matrix=head3_weights]").count() == 1
-    go(page, "Weigh")
-    page.locator("[data-setting=query]").select_option(label="4: pen")
-    np.testing.assert_allclose(table(page, "weighted"), work_through(scaled=False)["weighted"][3], atol=0.0051)
     go(page, "Crude attention")
     type_in(page.locator(".lesson-sentence"), "the <b>pen</b> \u202e writes", page)
-    names = page.locator("[data-matrix=x] tbody th").all_text_contents()
-    assert names == ["the", "<", "b", ">", "pen", "<", "/", "b", ">", "<U+202E>", "writes"]
-
-
-@pytest.mark.stress
-def test_the_address_keeps_the_step_and_the_changes(page: Page, worked: Lesson) -> None:
-    go(page, "Softmax")
-    type_in(page.locator(".lesson-sentence"), "a pen", page)
-    page.wait_for_function("() => location.hash.includes('step=softmax') && location.hash.includes('example=')")
+    names = ["the", "<", "b", ">", "pen", "<", "/", "b", ">", "<U+202E>", "writes"]
+    shown = page.locator("[data-matrix=x] tbody th")
+    assert shown.all_text_contents() == names
+    page.wait_for_function("() => location.hash.includes('step=crude') && location.hash.includes('example=')")
     page.reload()
-    page.wait_for_selector(TITLE)
-    show_numbers(page)
-    assert page.locator(TITLE).text_content() == "Softmax: scores to shares"
-    assert_shows(page, work_through(worked["x"][2:4], tokens="a pen"), "weights")
-    go(page, "Heads")
-    page.go_back()
-    page.wait_for_function("() => document.querySelector('.lesson-title').textContent.startsWith('Softmax')")
-    page.get_by_role("button", name="Reset").click()
-    settle(page)
-    page.wait_for_function("() => !location.hash.includes('example=')")
+    shown.first.wait_for(state="attached")
+    assert shown.all_text_contents() == names
 
 
 @pytest.mark.stress
@@ -262,15 +242,12 @@ def test_what_the_server_rejects_is_said_and_changes_nothing(worked: Lesson, bro
     example = quote(json.dumps({"tokens": ["a"], "settings": {"heads": 9}}))
     page.goto(f"{worked.view.address}&step=heads&example={example}")  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)
-    assert "heads must be a whole number from 1 to 4" in page.locator(".lesson-error:visible").text_content()
-    assert page.locator(TITLE).text_content() == "Heads: several queries at once"
-    assert_shows(page, worked, "head1_q")
+    error = page.locator(".lesson-error:visible")
+    assert "heads must be a whole number from 1 to 4" in error.text_content()
     type_in(page.locator(".lesson-sentence"), " ".join("abcdefghijklm"), page)
-    assert "must have 1 to 12 words" in page.locator(".lesson-error:visible").text_content()
+    assert "must have 1 to 12 words" in error.text_content()
     assert page.locator(".lesson-sentence").input_value() == "a b c d e f g h i j k l m"
     assert_shows(page, worked, "head1_q")
-    type_in(page.locator(".lesson-sentence"), "a b", page)
-    assert page.locator(".lesson-error:visible").count() == 0
     page.close()
 
 
@@ -298,9 +275,8 @@ def test_the_lesson_works_with_the_keyboard_alone(page: Page) -> None:
 
 
 @pytest.mark.stress
-def test_learning_is_watched_and_done_by_hand(page: Page, worked: Lesson) -> None:
+def test_learning_is_watched_and_done_by_hand_and_a_transformer_is_drawn(page: Page, worked: Lesson) -> None:
     go(page, "Learning")
-    assert page.get_by_label("Moment").get_attribute("max") == "100"
     stops = page.locator(".lesson-strip button")
     assert stops.all_text_contents() == ["0", "14", "29", "43", "57", "71", "86", "100"]
     stops.last.click()
@@ -309,34 +285,18 @@ def test_learning_is_watched_and_done_by_hand(page: Page, worked: Lesson) -> Non
         for _ in range(clicks):
             page.get_by_role("button", name=button).click()
     settle(page)
-    assert page.locator("strong[data-setting=steps]").text_content() == "12"
     assert_shows(page, work_through(steps=12), "learn_wq")
-    assert "At step 12 the loss is" in page.locator(".lesson-finding").first.text_content()
     page.get_by_role("button", name="From the start", exact=True).click()
     settle(page)
     assert_shows(page, worked, "learn_wq")
-    go(page, "A decoder that has learned")
-    page.get_by_role("button", name="Watch it write").click()
-    said = page.locator(".lesson-film-said")
-    page.wait_for_function("() => document.querySelector('.lesson-film-said').textContent === 'this is'")
-    page.get_by_role("button", name="Watch it write").wait_for()
-    assert said.text_content() == "this is a pen ."
-
-
-@pytest.mark.stress
-def test_the_drawing_of_a_transformer_opens_steps_and_shows_what_a_model_leaves_out(page: Page) -> None:
     go(page, "The whole Transformer")
-    assert page.locator(".lesson-part").count() == 17
     page.get_by_role("button", name="BERT").click()
     left_out = page.locator(".lesson-part.lesson-left-out").all()
     assert [part.get_attribute("data-part") for part in left_out][:3] == ["written", "out_embedding", "out_positions"]
     page.get_by_role("button", name="Send tokens through").click()
-    page.wait_for_function("() => document.querySelector('.lesson-lit')?.dataset.part === 'in_positions'")
-    assert page.locator(".lesson-architecture [role=status]").text_content() == "+ positions: 5 \u00d7 4"
     page.locator("[data-part=cross]").focus()
     page.wait_for_function("() => document.querySelector('.lesson-lit')?.dataset.part === 'attention'")
-    assert page.evaluate("() => document.activeElement.dataset.part") == "cross"  # as the tokens go on
-    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")  # as the tokens go on
     assert page.locator(TITLE).text_content().startswith("The decoder: ")
 
 
@@ -399,7 +359,20 @@ def squeezed(text: str) -> str:
     return re.sub(r"[_^\s]", "", text)
 
 
-_READ = """all => all.filter(one => one.getClientRects().length && !one.closest('.lesson-ledger')).map(one => one.textContent).join("\\n")"""
+# Whether a page fits as it opens and with everything unfolded, what it says then, and its height. Parts outside the step stay open in
+# the next one: what was folded is so again.
+_LOOK = """async () => {
+  const fits = () => [".lesson-view", ".lesson-main"].every((part) => document.querySelector(part).scrollWidth <= document.querySelector(part).clientWidth);
+  const seen = { height: document.querySelector(".lesson-view").scrollHeight, asks: document.documentElement.scrollWidth <= innerWidth };
+  const folded = [...document.querySelectorAll(".lesson-view details:not([open])")];
+  for (const one of folded) one.open = true;
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  const said = [...document.querySelectorAll(".lesson-page :is(p, li, h2, h3, figcaption, summary, text)")];
+  seen.text = said.filter((one) => one.getClientRects().length && !one.closest(".lesson-ledger")).map((one) => one.textContent).join("\\n");
+  seen.fits = seen.asks && fits();
+  for (const one of folded) one.open = false;
+  return seen;
+}"""
 
 
 @pytest.mark.gate(only=lambda language, width: (language, width) == ("pl", 390))
@@ -415,22 +388,17 @@ def test_every_step_fits_is_drawn_and_keeps_its_answer_secret(open_page: Open, l
             texts, numbers = secrets(lesson, step)
             for state in ("asking", "answered"):
                 at = (step.id, state)
-                assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), at
-                assert width != 390 or page.locator(".lesson-view").evaluate("e => e.scrollHeight") <= 3 * 844, at
                 seen |= picked(page)
-                folded = page.locator(".lesson-view details:not([open])").element_handles()
-                unfold(page)
-                for part in (".lesson-view", ".lesson-main"):
-                    assert page.locator(part).evaluate("e => e.scrollWidth <= e.clientWidth"), (*at, part)
-                text = page.locator(".lesson-page :is(p, li, h2, h3, figcaption, summary, text)").evaluate_all(_READ)
+                shown = page.evaluate(_LOOK)
+                assert shown["fits"], at
+                assert width != 390 or shown["height"] <= 3 * 844, at
+                text = shown["text"]
                 said = [secret for secret in texts if secret in squeezed(text)]
                 assert said == ([] if state == "asking" else texts), at
                 for number in numbers:
                     asked = number in question.text or number in "".join(question.choices)
                     found = bool(re.search(rf"(?<![0-9.]){number}(?![0-9])", text))
                     assert found == (state == "answered") or asked, (*at, number)
-                for part in folded:  # parts outside the step stay open in the next one
-                    part.evaluate("one => { one.open = false; }")
                 if state == "asking":
                     page.locator(".lesson-show").click()
             assert seen & set(tokens) <= {tokens[question.token]}, step.id  # no pick is carried on
@@ -503,24 +471,6 @@ def test_the_lesson_of_a_text_is_loaded_when_it_is_opened(
     page.wait_for_function(
         "([a, b]) => location.hash.includes('tab=explore') && location.hash.includes(`layer=${a}`)", arg=[layer, head]
     )
-
-
-@pytest.mark.stress
-def test_a_saved_lesson_is_one_small_file(worked: Lesson, open_page: Open, tmp_path: Path) -> None:
-    worked.save(tmp_path / "lesson.html")
-    assert (tmp_path / "lesson.html").stat().st_size < 1_200_000
-    page = open_page((tmp_path / "lesson.html").as_uri() + "#tab=lesson&step=decoder", accept_downloads=True)
-    page.wait_for_selector(TITLE)
-    assert page.locator(TITLE).text_content().startswith("The decoder: ")
-    show_numbers(page)
-    assert_shows(page, worked, "next_word")
-    go(page, "Learning")
-    assert page.get_by_role("button", name="One step").is_disabled()
-    page.get_by_role("button", name="Share", exact=True).click()
-    enabled = page.locator("[data-export]:enabled").evaluate_all("all => all.map((one) => one.dataset.export)")
-    assert enabled == ["png", "svg"]
-    page.keyboard.press("Escape")
-    assert save(page, "svg", tmp_path).name == "uwaga_Lesson_lesson.svg"
 
 
 def test_a_saved_page_calculates_an_edit(worked: Lesson, make_maps: MakeMaps, open_page: Open, tmp_path: Path) -> None:
