@@ -138,19 +138,12 @@ def test_a_text_that_was_cut_short_is_shown_as_it_was_written(kept: int) -> None
     assert (read.text, list(read.offsets)) == (TEXT[:end], [(0, 0), *whole.offsets[: 1 + kept]])
 
 
-def test_special_tokens_are_recognised() -> None:
+def test_special_tokens_are_recognised_and_kept_where_there_is_nothing_else() -> None:
     read = token_text(["[CLS]", "[UNK]", "<s>", "<b>", "[x]", "<extra_id_3>"])
     assert read.special == [True, False, True, False, False, True]
-
-
-def test_a_text_of_special_tokens_keeps_them() -> None:
     assert len(Axis.of(token_text(["[CLS]", "[SEP]"]), merge="words", specials="hide")) == 2
 
 
-def test_a_text_without_spaces_is_split_into_words() -> None:
-    read = token_text(["a", *["##b"] * 70, "c"])
-    assert word_ranges(read) == [(0, 32), (32, 64), (64, 71), (71, 72)]
-
-
-def test_a_long_token_is_truncated_for_display() -> None:
+def test_long_words_and_tokens_are_cut() -> None:
+    assert word_ranges(token_text(["a", *["##b"] * 70, "c"])) == [(0, 32), (32, 64), (64, 71), (71, 72)]
     assert token_text(["x" * 5000]).labels == ["x" * 999 + "…"]

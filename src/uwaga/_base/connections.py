@@ -70,18 +70,11 @@ class IdleConnectionReaper:
     def make_room(self, connections: Collection[Any]) -> None:
         """Close the connection that has waited longest if the maximum is reached. To be called before one is accepted."""
         if len(connections) >= self.max_connections:
-            waiting = [
-                connection
-                for connection in connections
-                if _is_waiting(connection) and not connection.transport.is_closing()
-            ]
-            if waiting:
-                now = self._clock()
-                self._abort(
-                    min(
-                        waiting, key=lambda connection: self._since.get(connection, self._accepted.get(connection, now))
-                    )
-                )
+            now, accepted = self._clock(), self._accepted
+            waiting = [each for each in connections if _is_waiting(each) and not each.transport.is_closing()]
+            longest = min(waiting, key=lambda each: self._since.get(each, accepted.get(each, now)), default=None)
+            if longest is not None:
+                self._abort(longest)
 
     def reap(self, connections: Collection[Any]) -> None:
         """Close those that have waited too long, and the longest waiting ones of too many. To be called periodically."""

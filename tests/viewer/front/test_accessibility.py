@@ -1,20 +1,31 @@
-"""Every screen by axe-core, in both themes and on a phone; and by the keyboard alone."""
+"""Every screen and step by axe-core, which `make stress` and `make front-types` install, and by the keyboard alone."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import MakeMaps, Open, Serve, violations
+from pages import Open, Serve, violations
 
-pytestmark = pytest.mark.slow
+import uwaga
+from uwaga.viewer.lesson import work_through
 
+pytestmark = pytest.mark.stress
+
+TITLE = ".lesson-title"
 TIRED = "The animal didn't cross the street because it was too tired."
 LONG = f"{TIRED} The keeper of the house saw it, and she waited until it had slept. " * 8
-VIEWS = [
-    ("minilm", TIRED, ("tab=explore", "tab=overview", "tab=table", "tab=explore&layer=3&head=1&query=8&map=wide")),
-    ("minilm", LONG, ("tab=explore",)),
-    ("speller", "attention", ("tab=explore",)),
-    ("speller", "pneumonoultramicroscopicsilicovolcanoconiosis", ("tab=explore",)),
-]
+
+
+@pytest.fixture(scope="module")
+def browser(browser_with_bars: Any) -> Any:
+    return browser_with_bars
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> str:
+    with uwaga.lesson(browser=False, block=False) as lesson:
+        lesson.save(tmp_path / "lesson.html")
+    return (tmp_path / "lesson.html").as_uri() + "#tab=lesson"
 
 
 def opened(page: Any) -> None:
@@ -23,98 +34,133 @@ def opened(page: Any) -> None:
     page.wait_for_timeout(900)  # arcs are drawn
 
 
-@pytest.mark.stress
-@pytest.mark.parametrize(
-    ("model", "text", "fragments"), VIEWS, ids=["sentence", "long text", "two rows", "two folded rows"]
-)
-def test_no_screen_has_a_violation(
-    serve: Serve, open_page: Open, model: str, text: str, fragments: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(("theme", "width"), [("light", 1400), ("dark", 1400), ("light", 390), ("dark", 390)])
+def test_no_screen_has_a_violation(serve: Serve, open_page: Open, theme: str, width: int) -> None:
+    """Every view, what the menus open, a changed model, and why a head looks there."""
     found: dict[str, Any] = {}
-    for theme, width in (("light", 1400), ("dark", 1400), ("light", 390)):
-        for fragment in fragments:
-            served = serve(text, model=model)
-            page = open_page(f"{served.address}&{fragment}", width=width, height=900, color_scheme=theme)
-            opened(page)
-            found[f"{theme} {width} {fragment}"] = violations(page)
-            if fragment == "tab=explore" and width == 1400:
-                page.get_by_role("button", name="Share", exact=True).click()
-                found[f"{theme} share"] = violations(page)
-                page.keyboard.press("Escape")
-                page.keyboard.press("?")
-                found[f"{theme} help"] = violations(page)
-                page.keyboard.press("Escape")
-            page.context.close()
-            served.close()
-    assert not {screen: wrong for screen, wrong in found.items() if wrong}
 
+    def show(text: str, model: str, fragment: str) -> Any:
+        page = open_page(f"{serve(text, model=model).address}&{fragment}", width=width, height=900, color_scheme=theme)
+        opened(page)
+        found[f"{model} {fragment}"] = violations(page)
+        return page
 
-@pytest.mark.stress
-@pytest.mark.parametrize(
-    ("model", "text", "first"),
-    [("minilm", TIRED, "animal"), ("bard", "To be, or not to", "to"), ("speller", "cat", "%")],
-)
-@pytest.mark.parametrize(("theme", "width"), [("light", 1400), ("dark", 1400), ("light", 390)])
-def test_a_changed_model_has_no_violation(
-    serve: Serve, open_page: Open, model: str, text: str, first: str, theme: str, width: int
-) -> None:
-    served = serve(text, model=model)
-    page = open_page(served.address, width=width, height=900, color_scheme=theme)
-    page.locator(".uwaga-headline", has_text=first).wait_for()
-    page.get_by_role("button", name="Cut link").click()
-    page.get_by_role("region", name="Changes").wait_for()
-    page.locator(".uwaga-headline", has_text="Without").wait_for()
-    page.locator(".uwaga-flow").wait_for()
-    page.locator(".uwaga-dot-lines").first.wait_for()
-    opened(page)
-    assert violations(page) == []
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize(("theme", "width"), [("light", 1400), ("dark", 800), ("light", 390)])
-def test_why_a_head_looks_there_has_no_violation(serve: Serve, open_page: Open, theme: str, width: int) -> None:
-    served = serve("seven green birds sing ; seven green birds sing", model="copyist")
-    page = open_page(served.address, width=width, height=900, color_scheme=theme)
-    page.locator(".uwaga-headline", has_text="%").wait_for()
+    for fragment in ("tab=overview", "tab=table", "tab=explore&layer=3&head=1&query=8&map=wide"):
+        show(TIRED, "minilm", fragment).context.close()
+    show(LONG, "minilm", "tab=explore").context.close()
+    show("To be, or not to", "bard", "tab=explore").context.close()
+    show("pneumonoultramicroscopicsilicovolcanoconiosis", "speller", "tab=explore").context.close()
+    page = show("seven green birds sing ; seven green birds sing", "copyist", "tab=explore")
     page.get_by_role("button", name="Why?").click()
     page.locator(".uwaga-why tfoot").wait_for()
     page.get_by_label("What is split").select_option(index=1)
     page.locator(".uwaga-why th", has_text="less at").wait_for()
     opened(page)
-    assert violations(page) == []
-
-
-def test_the_keyboard_reaches_every_control(serve: Serve, make_maps: MakeMaps, open_page: Open) -> None:
-    """Tab alone stops at each group of controls; arrow keys go on inside the words, the wall and the tabs."""
-    words = ["[CLS]", "the", "cat", "saw", "the", "dog", "[SEP]"]
-    page = open_page(serve(make_maps(len(words)), tokens=words).address)
-    page.locator(".uwaga-wall svg").first.wait_for()
+    found["why"] = violations(page)
+    page.context.close()
+    page = show(TIRED, "minilm", "tab=explore")
+    if width > 800:
+        page.get_by_role("button", name="Share", exact=True).click()
+        found["share"] = violations(page)
+        page.keyboard.press("Escape")
+        page.keyboard.press("?")
+        found["help"] = violations(page)
+        page.keyboard.press("Escape")
+    page.get_by_role("button", name="Cut link").click()
+    page.locator(".uwaga-headline", has_text="Without").wait_for()
+    page.locator(".uwaga-dot-lines").first.wait_for()
     opened(page)
-    stops: list[str] = []
-    where = "() => document.activeElement.closest('.uwaga') && document.activeElement.outerHTML.slice(0, 300)"
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        stop = page.evaluate(where)
-        if stop is None or (stops and stop == stops[0]):
-            break
-        stops.append(stop)
-    reached = "\n".join(stops)
-    for part in (
-        'role="tab"',
-        "Share",
-        "View",
-        "uwaga-stage-word",
-        "Play",
-        "Why?",
-        "uwaga-map-frame",
-        "As table",
-        "Larger map",
-        'data-head="',
-    ):
-        assert part in reached, part
-    # What Tab passes by is in a group that its arrow keys walk through.
-    passed = page.evaluate(
-        """() => [...document.querySelectorAll('.uwaga button, .uwaga input, .uwaga select, .uwaga a')]
-          .filter((one) => one.offsetParent && one.tabIndex < 0 && !one.closest('.uwaga-words, .uwaga-wall, .uwaga-tabs, .uwaga-ribbon-row')).length"""
-    )
-    assert passed == 0
+    found["a cut link"] = violations(page)
+    assert not {screen: wrong for screen, wrong in found.items() if wrong}
+
+
+# What a reader can work with: of a table one cell, from which the arrow keys lead to the others.
+_REACHED = ".lesson-view :is(button, input, select, textarea, summary, [role=button], td[tabindex='0']):not(:disabled):not([tabindex='-1'])"
+# Marks all of these that are shown until they have the focus, and returns how many they are.
+_MARK = f"""() => {{
+  document.addEventListener("focusin", (event) => event.target.removeAttribute("data-to-reach"));
+  const all = [...document.querySelectorAll("{_REACHED}")].filter((one) => one.getClientRects().length);
+  for (const one of all) one.setAttribute("data-to-reach", "");
+  return all.length;
+}}"""
+_LEFT = "() => [...document.querySelectorAll('[data-to-reach]')].map((one) => one.outerHTML.slice(0, 120))"
+_UNFOLD = "() => { for (const one of document.querySelectorAll('.lesson-view details')) one.open = true; }"
+
+
+def test_everything_of_a_step_is_reached_by_tab(saved: str, open_page: Open) -> None:
+    page = open_page(saved)
+    for step in ("crude", "learning", "vectors", "copy", "architecture", "model"):
+        page.goto(f"{saved}&step={step}")
+        page.reload()
+        page.wait_for_selector(TITLE)
+        page.evaluate(_UNFOLD)
+        count = page.evaluate(_MARK)
+        assert count > 8
+        page.locator(".lesson-thread").focus()
+        for _ in range(count + 8):
+            page.keyboard.press("Tab")
+        assert page.evaluate(_LEFT) == [], step
+
+
+def test_the_focus_stays_where_the_reader_is(saved: str, open_page: Open) -> None:
+    """A question is answered, its explanation closed, and a word of the ribbons picked, with keys alone."""
+    page = open_page(f"{saved}&step=softmax")
+    page.wait_for_selector(TITLE)
+    focused = "() => document.activeElement.getAttribute('class')"
+    page.get_by_role("button", name="over 0.7").press("Enter")
+    assert page.evaluate(focused) == "lesson-answer"
+    page.get_by_role("button", name="Unmark the number").press("Enter")
+    assert page.evaluate(focused) == "lesson-answer"
+    page.evaluate(_UNFOLD)
+    page.locator("[data-matrix=weights] td.lesson-cell").first.press("Enter")
+    page.get_by_role("button", name="Unmark the number").press("Enter")
+    assert page.evaluate("document.activeElement.closest('table').dataset.matrix") == "weights"
+    page.goto(f"{saved}&step=copy")
+    page.reload()
+    page.locator(".lesson-show").press("Enter")
+    word = page.locator(".lesson-ribbons .lesson-word").nth(2)
+    word.press("Enter")
+    assert page.evaluate("document.activeElement.textContent") == "is"
+    assert "lesson-word-asks" in page.evaluate(focused)
+
+
+# What scrolls sideways: [the matrix of its picture or table, whether the keyboard reaches it].
+_SCROLLED = """() => [...document.querySelectorAll('.lesson-view *')]
+  .filter((one) => one.getClientRects().length && one.scrollWidth > one.clientWidth && ['auto', 'scroll'].includes(getComputedStyle(one).overflowX))
+  .map((one) => [(one.closest('[data-picture]')?.dataset.picture ?? one.querySelector('[data-matrix]')?.dataset.matrix ?? one.className),
+    one.tabIndex === 0 || !!one.querySelector("[tabindex='0'], button, input")])"""
+
+
+def test_what_scrolls_sideways_on_a_phone_is_reached_by_the_keyboard(tmp_path: Path, open_page: Open) -> None:
+    """On every step of a sentence of twelve words, with everything unfolded."""
+    lesson = work_through([f"w{n}" for n in range(12)])
+    lesson.save(tmp_path / "lesson.html")
+    page = open_page((tmp_path / "lesson.html").as_uri() + "#tab=lesson", width=390, reduced_motion="reduce")
+    page.wait_for_selector(TITLE)
+    assert page.locator(".lesson-view").evaluate("e => innerWidth - e.clientWidth") > 0  # there is a scroll bar
+    pictures = set()
+    for step in lesson.steps:
+        page.locator(".lesson-show").click() if step.question is not None else None
+        page.evaluate(_UNFOLD)
+        # A frame, after which what has been resized has been looked at.
+        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        scrolled = page.evaluate(_SCROLLED)
+        assert [name for name, is_reached in scrolled if not is_reached] == [], step.id
+        pictures |= {name for name, _ in scrolled} & {one.matrices[0].id for one in step.pictures if one.kind == "rows"}
+        page.locator(".lesson-after").click(force=True) if step is not lesson.steps[-1] else None
+    assert pictures == {"scores", "weights"}
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+def test_no_step_has_a_violation(saved: str, open_page: Open, theme: str, width: int) -> None:
+    """Before and after its answer, with everything unfolded."""
+    page = open_page(saved, width=width, color_scheme=theme, reduced_motion="reduce")
+    page.wait_for_selector(TITLE)
+    steps = page.locator(".lesson-list li").count()
+    for step in range(steps):
+        for state in ("asking", "answered"):
+            page.evaluate(_UNFOLD)
+            assert violations(page, ".lesson-view") == [], (step + 1, state)
+            if state == "asking":
+                page.locator(".lesson-show").click()
+        page.locator(".lesson-after").click(force=True) if step < steps - 1 else None

@@ -1,6 +1,5 @@
 """Exported files: their numbers are those of the map."""
 
-import base64
 import csv
 import io
 from pathlib import Path
@@ -89,23 +88,3 @@ def test_pictures_are_filled_titled_and_named(
             "layer": 0,
             "head": 2,
         }
-
-
-@pytest.mark.stress
-def test_an_exported_overview_has_the_layers_outside_the_viewport_too(
-    serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path
-) -> None:
-    page = open_page(
-        f"{serve(make_maps(24, layers=12, heads=2)).address}&tab=overview", accept_downloads=True, height=400
-    )
-    page.locator(".uwaga-overview").wait_for()
-    root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
-    pictures = [each for each in root.iter() if each.tag.endswith("image")]
-    assert len(pictures) == 24
-    assert {Image.open(_pixels_of(picture)).size for picture in pictures} == {(24, 24)}
-
-
-def _pixels_of(image: ElementTree.Element) -> io.BytesIO:
-    kind, _, data = image.attrib["href"].partition(",")
-    assert kind == "data:image/png;base64"
-    return io.BytesIO(base64.b64decode(data))

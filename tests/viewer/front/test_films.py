@@ -36,17 +36,6 @@ def layer_shown(page: Any) -> str | None:
     return str(pressed.inner_text()) if pressed.count() else None
 
 
-@pytest.mark.stress
-def test_a_film_is_offered_where_there_is_one(serve: Serve, open_page: Open, make_maps: MakeMaps) -> None:
-    for count, is_offered in ((24, True), (25, False)):
-        tokens = ["[CLS]", *(f"w{at}" for at in range(count)), "[SEP]"]
-        page = open_page(
-            f"{serve(make_maps(len(tokens)), tokens=tokens).address}&tab=explore&layer=0&head=1&query=2", width=1900
-        )
-        page.locator(".uwaga-wall svg").nth(5).wait_for()
-        assert page.get_by_role("button", name="Play the layers").is_visible() is is_offered, count
-
-
 def test_the_film_waits_where_the_page_is_hidden_and_ends_in_another_view(page: Any) -> None:
     stop_clock(page)
     page.get_by_role("button", name="Play the layers").click()

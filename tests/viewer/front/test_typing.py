@@ -1,13 +1,10 @@
 """Texts typed into the page, and changes of the model, in a browser."""
 
-import json
 import re
-import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
-import numpy as np
 import pytest
 from asking import runner_of
 from pages import Open, Serve
@@ -97,31 +94,6 @@ def test_a_text_that_is_too_long_is_read_in_part_or_by_another_model(serve: Serv
 
 
 @pytest.mark.stress
-def test_the_headline_of_a_long_text_is_the_exact_weight_in_every_head(serve: Serve, open_page: Open) -> None:
-    """With more tokens than a small map has cells, figures of cells of several words once passed for words."""
-    text = "The keeper of the lighthouse did not cross the bay because it was too wild; she waited for the boat. " * 14
-    served = serve(text, model="minilm")
-    page = opened(open_page, served)
-    heads = page.locator(".uwaga-wall button")
-    maps = served.service.view.sides[0].maps
-    for at in (0, 17, 40, 71):
-        heads.nth(at).click()
-        layer, head = divmod(at, 12)
-        page.wait_for_function(f"() => location.hash.includes('layer={layer}&head={head}&')")
-        page.locator(".uwaga-headline-note", has_text=f"layer {layer}, head {head}").wait_for()
-        page.locator(".uwaga-headline", has_text="%").wait_for()
-        query = int(parse_qs(urlsplit(page.url).fragment)["query"][0])
-        row = maps["encoder", layer][head, query]
-        figures = [
-            number_of(figure) for figure in re.findall(r"([<>]?[\d.]+)%", page.locator(".uwaga-headline").inner_text())
-        ]
-        key = int(parse_qs(urlsplit(page.url).fragment)["key"][0])
-        shown = [100 * float(row[key]), 100 * float(row[1:-1].max()), 100 * float(row.max())]
-        assert figures
-        assert all(any(abs(figure - one) <= 0.051 for one in shown) for figure in figures), (figures, shown)
-
-
-@pytest.mark.stress
 def test_a_head_is_switched_off_and_a_link_cut(bard: ServedView, open_page: Open) -> None:
     page = open_page(bard.address)
     page.locator(".uwaga-headline bdi").first.wait_for()
@@ -183,47 +155,20 @@ def test_a_cut_says_where_the_weight_went_and_what_moved(tired: ServedView, open
 
 
 @pytest.mark.stress
-def test_a_link_that_is_cut_behind_the_softmax_moves_no_share(tired: ServedView, open_page: Open) -> None:
-    link = {"kind": "encoder", "layer": 3, "head": 1, "queries": [10], "keys": [2], "factor": 0}
-    edits = {"heads": [], "scores": [], "weights": [link]}
-    asked = {"text": EXAMPLES["minilm"][0], "edits": json.dumps(edits), "layer": 3, "head": 1, "query": 8, "side": 1}
-    page = open_page(f"{tired.address}&{urlencode(asked)}")
-    page.get_by_role("heading", name="Where the 67.7% went").wait_for()
-    page.get_by_text("The other shares stay as they are, and the head sums up 32.3% of its values.").wait_for()
-    page.get_by_text("it \u2192 animal \u00d7 0 after the softmax in layer 3, head 1").wait_for()
-    assert page.locator(".uwaga-flow").count() == 0
-
-
-LONG_WORD = "pneumonoultramicroscopicsilicovolcanoconiosis"
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize(
-    ("word", "said"), [(LONG_WORD, "R looks mostly at t: 99.4%"), (2 * LONG_WORD, "N looks mostly at m: 96.3%")]
-)
-def test_of_a_long_word_the_rest_is_folded_with_its_exact_share(
-    serve: Serve, open_page: Open, word: str, said: str
-) -> None:
-    """Of 46 or 91 letters those around the picked one; arrow keys move what is shown, and a fold opens at a click.
-
-    A small map has no cells for 91.
-    """
-    served = serve(word, model="speller")
+def test_of_a_long_word_the_rest_is_folded_with_its_exact_share(serve: Serve, open_page: Open) -> None:
+    """Of 91 letters 25 around the picked one, more than a small map has cells; a fold opens at a click."""
+    served = serve(2 * "pneumonoultramicroscopicsilicovolcanoconiosis", model="speller")
     page = open_page(served.address, width=1400)
-    page.locator(".uwaga-headline", has_text=said).wait_for()
-    maps = served.service.view.sides[0].maps
-
-    def weights() -> np.ndarray:
-        where = parse_qs(urlsplit(page.url).fragment)
-        query = page.locator('.uwaga-ribbon-row[data-axis="query"] [aria-pressed="true"]').get_attribute("data-item")
-        row = maps["cross", int(where["layer"][0])].select(int(where["head"][0]))[int(query)]
-        return row.detach().numpy()  # type: ignore[no-any-return]
+    page.locator(".uwaga-headline", has_text="N looks mostly at m: 96.3%").wait_for()
+    where = parse_qs(urlsplit(page.url).fragment)
+    query = page.locator('.uwaga-ribbon-row[data-axis="query"] [aria-pressed="true"]').get_attribute("data-item")
+    m = served.service.view.sides[0].maps["cross", int(where["layer"][0])].select(int(where["head"][0]))
+    row = m[int(query)].detach().numpy()
 
     def check() -> list[int]:
         page.wait_for_function(
             "() => document.querySelector('.uwaga-ribbon-row[data-axis=key] .uwaga-ribbon-fold small').textContent"
         )
-        row = weights()
         shown = page.locator('.uwaga-ribbon-row[data-axis="key"] button').evaluate_all(
             "all => all.map((one) => [one.dataset.item === undefined ? -1 : Number(one.dataset.item), one.querySelector('small').textContent])"
         )
@@ -232,24 +177,10 @@ def test_of_a_long_word_the_rest_is_folded_with_its_exact_share(
         folds = [part for part in (row[: items[0]], row[items[-1] + 1 :]) if len(part)]
         for item, share in shown:
             exact = float(row[item]) if item >= 0 else float(folds.pop(0).sum())
-            if share:
-                assert abs(number_of(share.strip("<>%")) - 100 * exact) <= 0.051 or exact < 0.0005
-            else:
-                assert item >= 0
-                assert exact < 0.05
+            assert abs(number_of(share.strip("<>%") or "0") - 100 * exact) <= (0.051 if share else 5)
         return items
 
     before = check()
-    page.locator('.uwaga-ribbon-row[data-axis="query"] [aria-pressed="true"]').focus()
-    for _ in range(5):
-        page.keyboard.press("ArrowRight")
-        page.wait_for_function("() => document.activeElement.ariaPressed === 'true'")
-        check()
-    with page.expect_download() as saved:
-        page.keyboard.press("Shift+A")
-    drawing = saved.value.path().read_text(encoding="utf-8")
-    assert re.findall(r">(\+\d+)<", drawing)
-    assert re.findall(r">([\d.]+%)<", drawing) == [f"{100 * float(weights().max()):.1f}%".replace(".0%", "%")]
     page.locator('.uwaga-ribbon-row[data-axis="key"] .uwaga-ribbon-fold').last.click()
     page.wait_for_function(
         "before => Number(document.querySelector('.uwaga-ribbon-row[data-axis=key] [data-item]').dataset.item) > before",
@@ -259,7 +190,7 @@ def test_of_a_long_word_the_rest_is_folded_with_its_exact_share(
 
 
 @pytest.mark.stress
-def test_the_film_shows_layer_after_layer(tired: ServedView, open_page: Open) -> None:
+def test_the_film_shows_layer_after_layer_and_a_word_is_changed_for_another(tired: ServedView, open_page: Open) -> None:
     page = opened(open_page, tired, reduced_motion="reduce")
     stops = page.get_by_role("group", name="Layer", exact=True).get_by_role("button")
     assert stops.count() == 6
@@ -274,15 +205,8 @@ def test_the_film_shows_layer_after_layer(tired: ServedView, open_page: Open) ->
     assert page.locator(".uwaga-wall button:not([data-dim])").count() == 12
     stops.nth(5).press("Escape")
     page.locator(".uwaga-headline", has_text="it looks mostly at animal").wait_for()
-
-
-@pytest.mark.stress
-def test_a_word_is_changed_for_another_and_back(tired: ServedView, open_page: Open) -> None:
-    page = opened(open_page, tired)
     page.get_by_role("button", name="Change \u201ctired\u201d into \u201cwide\u201d").click()
     page.locator(".uwaga-headline", has_text="it rests on CLS: 32.6%; of the words, most on animal: 28.1%").wait_for()
-    page.get_by_role("button", name="Change \u201cwide\u201d into \u201ctired\u201d").click()
-    page.locator(".uwaga-headline", has_text="67.7%").wait_for()
 
 
 @pytest.mark.stress
@@ -316,62 +240,6 @@ def test_a_keyboard_user_keeps_the_place_in_the_text(tired: ServedView, open_pag
 
 
 @pytest.mark.stress
-@pytest.mark.timing
-def test_a_sentence_is_shown_within_a_second(serve: Serve, open_page: Open) -> None:
-    """From typing to the arcs: MiniLM."""
-    served = serve("the cat sat", model="minilm")
-    page = open_page(served.address)
-    page.locator(".uwaga-headline bdi").first.wait_for()
-    seconds = []
-    for text in ("The animal was tired.", "The street was too wide.", "It was late, and it rained."):
-        began = time.perf_counter()
-        type_text(page, text)
-        page.locator('.uwaga-arc[d^="M"]').nth(3).wait_for()
-        seconds.append(time.perf_counter() - began)
-    assert sorted(seconds)[1] < 1.0, seconds
-
-
-@pytest.mark.stress
-def test_rows_of_cross_attention_are_named_by_what_is_written(serve: Serve, open_page: Open) -> None:
-    """Switchable; the letters of "cat" and the sounds K AE T."""
-    served = serve("cat", model="speller")
-    page = open_page(served.address)
-    page.locator(".uwaga-headline bdi").first.wait_for()
-    page.get_by_role("button", name="cross-attention").first.click()
-    rows = page.locator('.uwaga-ribbon-row[data-axis="query"]')
-    rows.locator("bdi", has_text="K").first.wait_for()
-    written = rows.inner_text()
-    page.get_by_role("button", name="View", exact=True).click()
-    page.get_by_role("group", name="Rows of cross-attention").get_by_role("button", name="Read").click()
-    page.wait_for_function(
-        "text => ![text, '', undefined].includes(document.querySelector('.uwaga-ribbon-row[data-axis=query]')?.innerText)",
-        arg=written,
-    )
-    assert "kind=cross" in page.url
-    assert written.split()[0] == "K"
-    assert rows.inner_text().split()[0] != "K"
-
-
-@pytest.mark.stress
-def test_a_head_that_is_not_chosen_yet_is_not_in_the_address(tired: ServedView, open_page: Open) -> None:
-    page = opened(open_page, tired)
-    held: list[Any] = []
-    page.route(
-        "**/ask",
-        lambda route: held.append(route) if '"request":"labels"' in route.request.post_data else route.continue_(),
-    )
-    page.goto("about:blank")
-    page.goto(tired.address.partition("#")[0])
-    page.locator(".uwaga-wall button").nth(71).wait_for()
-    page.wait_for_function("() => location.hash.includes('tab=explore')")
-    assert held
-    assert not {"kind", "layer", "head", "query", "key"} & set(parse_qs(urlsplit(page.url).fragment))
-    page.unroute("**/ask")  # what is held goes on
-    page.wait_for_function("() => location.hash.includes('layer=3&head=1&')")
-    page.locator(".uwaga-headline", has_text="67.7%").wait_for()
-
-
-@pytest.mark.stress
 def test_what_the_model_does_not_know_is_marked_and_counted(serve: Serve, open_page: Open, tmp_path: Path) -> None:
     served = serve("\u592a\u7d2f\u4e86 was it \N{OWL}", model="minilm")
     served.save(tmp_path / "page.html")
@@ -398,9 +266,3 @@ def test_what_a_mask_hides_is_not_a_weight_of_zero(serve: Serve, open_page: Open
     numbers = page.locator(".uwaga-words small").all_inner_texts()
     assert [number == "\N{EN DASH}" for number in numbers] == [False] * 3 + [True] * 3
     assert ", masked" in page.locator('.uwaga-words [data-item="4"]').inner_text()
-    page.get_by_role("button", name="As table").click()
-    cells = [
-        [cell.strip() == "\N{EN DASH}" for cell in row.locator("td").all_inner_texts()]
-        for row in page.locator(".uwaga-map-as-table tbody tr").all()
-    ]
-    assert cells == [[key > query for key in range(6)] for query in range(6)]

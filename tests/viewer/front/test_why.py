@@ -1,18 +1,13 @@
 """Why a head looks there, in a browser: from a cell to the parts of its score, and from a part to the head that wrote it."""
 
-from typing import Any, cast
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from pages import MakeMaps, Open, Serve
 from written import number_of
 
-import uwaga
 from uwaga.viewer import ServedView
-from uwaga.viewer.api import display
-from uwaga.viewer.service import ViewService
-from uwaga.viewer.shown import Text
-from uwaga.viewer.texts import RunRequest, TextRunner
 
 pytestmark = pytest.mark.slow
 
@@ -144,62 +139,3 @@ def test_where_there_is_no_model_it_says_so_and_a_saved_page_has_no_button(
     saved = open_page((tmp_path / "page.html").as_uri())
     saved.locator(".uwaga-headline bdi").first.wait_for()
     assert saved.get_by_role("button", name="Why?").count() == 0
-
-
-@pytest.mark.stress
-def test_it_can_be_asked_once_there_is_a_link(serve: Serve, open_page: Open) -> None:
-    page = open_page(serve(BIRDS, model="copyist").address)
-    page.locator(".uwaga-headline", has_text="%").wait_for()
-    held: list[Any] = []
-
-    def hold(route: Any) -> None:
-        if '"request":"items"' in str(route.request.post_data):
-            held.append(route)
-        else:
-            route.continue_()
-
-    page.route("**/ask", hold)
-    page.evaluate("() => history.replaceState(null, '', location.pathname)")
-    page.reload()
-    page.get_by_role("tabpanel").wait_for()
-    page.wait_for_timeout(300)
-    assert held
-    assert page.get_by_role("button", name="Why?").count() == 0
-    page.unroute("**/ask")  # what is held goes on
-    page.get_by_role("button", name="Why?").click()
-    page.locator(".uwaga-why tfoot").wait_for()
-
-
-@pytest.mark.stress
-def test_a_text_that_is_written_from_right_to_left(serve: Serve, open_page: Open) -> None:
-    """Its words keep their direction inside of the sentences, in one text with the page's."""
-    view = serve("שלום עולם טוב", model="bard")
-    page = open_page(view.address)
-    page.locator(".uwaga-headline bdi").first.wait_for()
-    page.keyboard.press("e")
-    page.locator(".uwaga-why tfoot").wait_for()
-    assert page.locator(".uwaga-why h2 bdi").count() == 2
-    page.locator(".uwaga").first.evaluate("root => { root.dir = 'rtl'; }")
-    numbers, names = (
-        page.locator(f".uwaga-why tbody tr:first-child td:{which}-child").bounding_box() for which in ("last", "first")
-    )
-    assert numbers["x"] < names["x"]
-    wide = page.locator(".uwaga-why").evaluate("one => one.scrollWidth - one.clientWidth")
-    assert wide <= 0
-
-
-@pytest.mark.stress
-def test_a_head_of_a_layer_that_the_page_has_not_is_a_name_alone(open_page: Open) -> None:
-    """As of `uwaga view --layers 1`: the score has parts of all layers below."""
-    runner, request = (
-        TextRunner(Text("", model=uwaga.models.open("copyist", dtype="float32"), layers=[1])),
-        RunRequest(BIRDS),
-    )
-    service = ViewService(runner.run(request), runner=runner, typed=request)
-    with cast("ServedView", display(service, port=0, browser=False, block=False, language=None)) as view:
-        page = open_page(f"{view.address}&tab=explore&layer=1&head=2&merge=tokens")
-        page.locator(".uwaga-headline", has_text="%").wait_for()
-        page.get_by_role("button", name="Why?").click()
-        page.locator(".uwaga-why tfoot").wait_for()
-        assert page.locator(".uwaga-why td", has_text="layer 0, head").count() > 0
-        assert page.locator(".uwaga-why td button").count() == 0

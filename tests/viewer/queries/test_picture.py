@@ -12,8 +12,7 @@ pytest.importorskip("PIL", reason="Pillow is not installed: transformers' image 
 from PIL import Image
 
 import uwaga
-from uwaga.inspect import PatchGrid
-from uwaga.inspect.images import ImageReading
+from uwaga.inspect import PatchGrid, images
 from uwaga.inspect.run_text import RecordError
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, View
@@ -59,31 +58,18 @@ def test_what_a_page_is_told(shown: View) -> None:
     assert service.answer({"request": "items", **where}).meta["specials"] == [0, 1]  # registers, too
 
 
-def test_a_picture_of_pil_is_read_as_its_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_of_pil_is_read_as_its_file_is(tmp_path: Path) -> None:
     """Turned as its EXIF says, and 16 bits as such."""
-    from uwaga.inspect import images
-    from uwaga.viewer.api import view
-
-    read: list[Any] = []
-
-    def record(_: object, picture: Any, **options: object) -> ImageReading:
-        read.append(np.asarray(picture))
-        return ImageReading(uwaga.Recording(), GRID, read[-1][..., 0])
-
-    monkeypatch.setattr(images, "load_vision", lambda *_: None)
-    monkeypatch.setattr(images, "record_image", record)
     exif = Image.Exif()
     exif[0x0112] = 6
     grey = (np.arange(6 * 4).reshape(6, 4) * 10).astype(np.uint8)
     Image.fromarray(grey).save(tmp_path / "turned.png", exif=exif)
     Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "deep.png")
-    for name in ("turned.png", "deep.png"):
-        for given in (tmp_path / name, Image.open(tmp_path / name)):
-            with pytest.raises(AttributeError):  # the model's title
-                view(given, model="model", browser=False, block=False)
-        assert np.array_equal(*read[-2:])
-        assert np.array_equal(read[-1][..., 0], np.rot90(grey, -1) if name == "turned.png" else grey)
+    for name, expected in (("turned.png", np.rot90(grey, -1)), ("deep.png", grey)):
+        opened = Image.open(tmp_path / name)
+        for read in (images.read_image(tmp_path / name), images.in_rgb(lambda opened=opened: opened, "picture")):
+            assert np.array_equal(np.asarray(read)[..., 0], expected)
     (tmp_path / "cut.png").write_bytes((tmp_path / "deep.png").read_bytes()[:60])
     rule = pytest.raises(RecordError, match="view: picture cannot be read as an image: ")
     with Image.open(tmp_path / "cut.png") as cut, rule:
-        view(cut, model="model", browser=False, block=False)
+        uwaga.view(cut, model="model", browser=False, block=False)

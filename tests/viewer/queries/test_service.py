@@ -1,8 +1,9 @@
 """The first request of a page, the wire format, and invalid requests."""
 
+import base64
 import io
+import json
 import threading
-import weakref
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,13 @@ from waiting import HANG
 
 import uwaga
 from uwaga.viewer.messages import Reply
-from uwaga.viewer.queries import result as result_module
+from uwaga.viewer.page.bundle import FRONT
+from uwaga.viewer.page.snapshot import canonical
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, View
+
+WIRE = json.loads((FRONT / "tests" / "wire.json").read_text(encoding="utf-8"))
+_TYPES = {"Float32Array": np.float32, "Int32Array": np.int32, "Uint8Array": np.uint8}
 
 
 def test_the_first_reply_lists_sides_layers_and_axes(service: ViewService) -> None:
@@ -93,16 +98,22 @@ def test_what_a_query_may_look_at_is_that_of_the_mask(mask: Any, sees: list[int 
                 assert np.isnan(weights[row, column]) == (not is_seen)
 
 
-def test_a_reply_is_the_same_after_serialization(service: ViewService) -> None:
-    reply = Reply(
-        meta={"text": 'é <script> "'}, arrays=(np.arange(6, dtype=np.float32).reshape(2, 3), np.array([7], np.uint8))
+@pytest.mark.parametrize("kept", WIRE["replies"])
+def test_replies_are_the_bytes_that_tests_of_the_front_end_read(kept: dict[str, Any]) -> None:
+    arrays = tuple(
+        np.array([np.nan if value is None else value for value in values], _TYPES[name]).reshape(shape)
+        for name, shape, values in kept["arrays"]
     )
-    data = reply.to_bytes()
-    assert (4 + int.from_bytes(data[:4], "little")) % 8 == 0
-    assert len(data) % 8 == 0
+    data = base64.b64decode(kept["base64"])
+    assert Reply(meta=kept["meta"], arrays=arrays).to_bytes() == data
     back = Reply.from_bytes(data)
-    assert back.meta == reply.meta
-    assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(back.arrays, reply.arrays, strict=True))
+    assert back.meta == kept["meta"]
+    assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(back.arrays, arrays, strict=True))
+
+
+@pytest.mark.parametrize("kept", WIRE["requests"])
+def test_requests_have_the_keys_that_tests_of_the_front_end_expect(kept: dict[str, Any]) -> None:
+    assert canonical(kept["request"]) == kept["name"]
 
 
 HEAD = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
@@ -131,13 +142,3 @@ def test_what_reads_no_maps_does_not_wait_for_them(service: ViewService, name: s
     with service.result(0).lock:
         threading.Thread(target=ask, daemon=True).start()
         assert answered.wait(HANG)
-
-
-def test_the_caches_are_bounded(long_map: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = ViewService(View.of(long_map))
-    monkeypatch.setattr(result_module, "_MAX_CACHED_BYTES", 1 << 20)
-    tile = HEAD | {"request": "tile", "kind": "decoder", "pooling": "sum", "level": 0, "column": 0}
-    tiles = [weakref.ref(service.answer({**tile, "row": row}).arrays[0]) for row in range(8)]
-    kept = [array for each in tiles if (array := each()) is not None]
-    assert 1 < len(kept) < 8
-    assert sum(array.nbytes for array in kept) <= 1 << 20

@@ -51,32 +51,20 @@ def test_cross_attention_has_no_distances() -> None:
     ]
 
 
-def test_the_difference_is_that_of_the_statistics(maps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_difference_is_that_of_the_statistics(maps, long_map: uwaga.AttentionMap) -> None:
+    """Of each text's own, exact or sampled, which takes steps."""
     other = {name: uwaga.AttentionMap(*torch.randn(2, *m.shape[:-1], 8) * 3) for name, m in maps.items()}
-    service = ViewService(View.of(maps, other))
-
-    def columns(side: str) -> dict:
-        return complete(service, request="statistics", side=side, kind="encoder", layer=1).meta
-
-    for samples in (False, True):
-        if samples:
-            monkeypatch.setattr("uwaga.viewer.queries.statistics._MAX_EXACT", 0)
-            service = ViewService(View.of(maps, other))
-        first, second, result = (columns(side) for side in ("0", "1", "difference"))
-        assert result["complete"] == 1.0
+    x = torch.randn(1, 9000, 16)
+    for service, kind, sampled in (
+        (ViewService(View.of(maps, other)), "encoder", None),
+        (ViewService(View.of(long_map, uwaga.AttentionMap(x, x, mask=uwaga.Causal()))), "decoder", 256),
+    ):
+        first, second, result = (
+            complete(service, request="statistics", side=side, kind=kind, layer=0).meta
+            for side in ("0", "1", "difference")
+        )
+        assert (result["complete"], result["sampled"]) == (1.0, sampled)
         assert list(result["columns"]) == [name for name in first["columns"] if name in second["columns"]]
         for name, column in result["columns"].items():
             sides = zip(first["columns"][name], second["columns"][name], strict=True)
             assert column == [None if None in pair else pair[0] - pair[1] for pair in sides], name
-        # An effective count is at most K: that of the differences would be huge where the maps agree.
-        assert max(map(abs, result["columns"]["effective_count"])) < 11
-
-
-def test_a_difference_is_computed_in_steps(long_map: uwaga.AttentionMap) -> None:
-    service = ViewService(View.of(long_map, long_map))
-    replies = replies_of(service, request="statistics", side="difference", kind="decoder", layer=0)
-    complete = [reply.meta["complete"] for reply in replies]
-    assert complete == sorted(complete)
-    assert complete[-1] == 1.0
-    assert replies[-1].meta["sampled"] == 256
-    assert set(replies[-1].meta["columns"]["entropy"]) == {0.0}
