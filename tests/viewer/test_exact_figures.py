@@ -20,7 +20,7 @@ SIZES = {  # of texts, in characters
     "copyist": (6, 60, 300, 900, 2500, 50_000),
     "bard": (3, 65, 257, 1000, 20_000),
 }
-IN_GATE = {"minilm": (3, 60, 1000), "copyist": (60, 900), "bard": (65, 257)}
+IN_GATE = {"minilm": (60, 300), "copyist": (60, 300), "bard": (257,)}
 CASES = {f"{model}-{size}": (model, (SENTENCE * 500)[:size]) for model, sizes in SIZES.items() for size in sizes}
 CASES |= {f"speller-{word}": ("speller", word) for word in ("cat", "attention", "onomatopoeia")}
 
@@ -143,26 +143,6 @@ def changed(model: str, text: str, edits: dict[str, Any]) -> tuple[Any, ViewServ
     runner = runner_of(model)
     result = runner.run(RunRequest(text, edits=Edits.from_dict(edits)))
     return result, ViewService(result, runner=runner)
-
-
-def test_the_row_of_a_cut_is_exact_before_and_after() -> None:
-    """What the flow of a cut is drawn from: both rows, whose differences add up to nothing."""
-    result, service = changed("minilm", EXAMPLES["minilm"][0], {"scores": [CUT]})
-    where = {"kind": "encoder", "layer": 3, **PLAIN}
-    rows = []
-    for side in ("0", "1"):
-        cells = complete(service, request="overview", pooling="sum", side=side, **where).arrays[0][1, 10]
-        row = service.answer({"request": "row", "side": side, "head": 1, "query": 10, **where}).arrays[0]
-        assert np.array_equal(cells, row)
-        exact = result.sides[int(side)].maps["encoder", 3].select(1)[10].detach()
-        torch.testing.assert_close(torch.from_numpy(row), exact, rtol=1e-5, atol=1e-7)
-        rows.append(row.astype(np.float64))
-    before, after = rows
-    assert after[2] == 0
-    assert before[2] == pytest.approx(0.677, abs=1e-3)
-    others = np.arange(len(before)) != 2
-    np.testing.assert_allclose(after[others], before[others] / (1 - before[2]), rtol=1e-5)
-    assert (after - before).sum() == pytest.approx(0, abs=1e-6)
 
 
 def test_cosines_with_other_texts_are_those_of_the_encoder_before_and_after_a_cut() -> None:

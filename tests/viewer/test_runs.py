@@ -54,24 +54,11 @@ class Runner:
         raise AssertionError("nothing ended it")
 
 
-class Letters:
-    kind, stack = "next", "encoder"
-
-    def __len__(self) -> int:
-        return 4
-
-    def top(
-        self, first: int, last: int, count: int, before: "Letters | None" = None
-    ) -> tuple[list[list[str]], np.ndarray]:
-        sides = 1 if before is None else 2
-        return [["x"] * count for _ in range(first, last)], np.full((sides, last - first, count), 0.2, np.float32)
-
-
 def a_run(text: str) -> View:
     query, key = torch.randn(2, 1, len(text), 8)
     shown = View.of(Maps(uwaga.AttentionMap(query, key), tokens=list(text), title=text))
     vector = np.array([1.0, 0.0], np.float32) if text == "abcd" else np.array([0.6, 0.8], np.float32)
-    return replace(shown, predictions={"0": Letters()}, vectors=[vector])
+    return replace(shown, vectors=[vector])
 
 
 @pytest.fixture
@@ -178,35 +165,8 @@ def test_a_text_that_cannot_be_read_has_no_number(service: ViewService) -> None:
     assert about(service)["title"] == "abcd"
 
 
-def test_a_view_of_maps_offers_no_text(runner: Runner) -> None:
-    service = ViewService(a_run("abcd"))
-    assert about(service)["typing"] is None
-
-
-def test_predictions(service: ViewService) -> None:
-    reply = service.answer({"request": "predictions", "side": "0", "first": 2, "count": 256})
-    assert reply.meta["words"] == [["x"] * 5] * 2
-    assert reply.arrays[0].shape == (2, 5)
-
-
 def test_how_alike_texts_are(service: ViewService) -> None:
     number = run(service, "abc")
     assert about(service, number)["similar"] == [("abcd", 0.6)]
     assert about(service)["similar"] == [("abc", 0.6)]
     assert about(service, number)["probes"] == []
-
-
-def test_a_changed_model_is_compared_with_other_texts_before_and_after() -> None:
-    vectors = [np.array(each, np.float32) for each in ([1.0, 0.0], [0.8, 0.6])]
-    probe = ("a probe", np.array([0.0, 1.0], np.float32))
-    maps = [uwaga.AttentionMap(*torch.randn(2, 1, 4, 8)) for _ in range(2)]
-    shown = View.of(Maps(maps[0], tokens=list("abcd"), title="abcd"), Maps(maps[1], title="with the changes"))
-    changed = replace(
-        shown, predictions={"0": Letters(), "1": Letters()}, vectors=vectors, python="uwaga.edit(...)", probes=[probe]
-    )
-    kept = ViewService(changed)
-    found = about(kept)
-    assert (found["probes"], found["similar"], found["unchanged"]) == ([("a probe", 0.0, 0.6)], [], 0.8)
-    for side, arrays in (("0", 1), ("1", 2)):
-        asked = {"request": "predictions", "side": side, "first": 0, "count": 2}
-        assert len(kept.answer(asked).arrays) == arrays

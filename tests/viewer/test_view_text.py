@@ -50,23 +50,6 @@ def test_the_maps_are_those_of_the_model(bert: Path) -> None:
         assert same, name
 
 
-def test_two_texts_and_two_models(bert: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
-    first, second = sides("the cat sat", "the dog", model=bert)
-    assert [first["title"], second["title"], second["model"]] == ["the cat sat", "the dog", "bert"]
-    assert second["stacks"]["encoder"]["tokens"] == 4
-    other = write_model(tmp_path / "other", seed=1)
-    first, second, *_ = sides("the cat sat", Text("the cat sat", model=other), model=bert)
-    assert [first["model"], second["model"], second["title"]] == ["bert", "other", "the cat sat"]
-
-
-def test_an_encoder_decoder_generates_or_reads_the_target() -> None:
-    (written,) = sides("cat", model="speller")
-    (read,) = sides(Text("cat", target="k ae t"), model="speller")
-    assert {each["kind"] for each in written["maps"]} == {each["kind"] for each in read["maps"]}
-    assert {each["kind"] for each in read["maps"]} == {"encoder", "decoder", "cross"}
-    assert written["stacks"]["encoder"] == read["stacks"]["encoder"]
-
-
 def test_a_model_of_transformers_reads_texts_and_what_is_typed() -> None:
     model = uwaga.models.open(gpt2(), tokenizer=word_tokenizer())
     with served("the cat sat", model=model) as view:

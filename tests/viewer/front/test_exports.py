@@ -55,7 +55,7 @@ def test_exported_files_have_the_numbers(serve: Serve, open_page: Open, make_map
 
 
 @pytest.mark.stress
-def test_pictures_are_filled_titled_and_named(
+def test_a_picture_to_share_has_the_words_and_their_arcs(
     serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path
 ) -> None:
     view = serve(make_maps(14), tokens=words(14), title="The quick brown fox", model="org/tiny")
@@ -63,13 +63,6 @@ def test_pictures_are_filled_titled_and_named(
         f"{view.address}&tab=explore&map=wide&layer=0&head=2&query=5&key=3", accept_downloads=True, width=1600
     )
     page.locator(".uwaga-status-text", has_text="Exact weights").wait_for()
-
-    drawn = np.asarray(Image.open(save(page, "png", tmp_path)).convert("L"))
-    used = np.flatnonzero((drawn != drawn[0, 0]).any(0))
-    assert drawn.shape[1] - used[-1] < 60, "nothing is blank at the right"
-    root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
-    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert texts[:2] == ["org/tiny, encoder layer 0, head 2", "The quick brown fox"]
 
     shared = save(page, "share", tmp_path)
     assert shared.name == "uwaga_tiny_encoder_layer0_head2_share.png"
@@ -79,12 +72,3 @@ def test_pictures_are_filled_titled_and_named(
     assert looks[470:530].any(), "the word that looks"
     assert looked_at[470:530].any(), "the word that it looks at"
     assert looks[380:452].any(), "its bar, from which the arcs come"
-
-    assert save(page, "page", tmp_path).name == "uwaga_tiny_The-quick-brown-fox.html"
-    with np.load(save(page, "npz", tmp_path)) as arrays:
-        assert {name: arrays[name].item() for name in ("model", "text", "layer", "head")} == {
-            "model": "org/tiny",
-            "text": "The quick brown fox",
-            "layer": 0,
-            "head": 2,
-        }

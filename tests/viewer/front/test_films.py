@@ -53,24 +53,3 @@ def test_the_film_waits_where_the_page_is_hidden_and_ends_in_another_view(page: 
     page.get_by_role("tab", name="Explore").click()
     page.get_by_role("button", name="Play the layers").wait_for()
     assert layer_shown(page) is None
-
-
-@pytest.mark.stress
-def test_what_a_decoder_writes_comes_one_after_the_other(serve: Serve, open_page: Open) -> None:
-    served = serve("cat", model="speller")
-    page = open_page(served.address)
-    words = page.locator('.uwaga-ribbon-row[data-axis="query"] button')
-    page.get_by_role("button", name="Watch it write").click()
-    for said in ("K", "AE", "T"):
-        page.locator(".uwaga-headline", has_text=said).wait_for()
-        seen = page.evaluate(
-            """() => [[...document.querySelectorAll('.uwaga-ribbon-row[data-axis=query] button:not([data-unwritten])')].length,
-              Math.max(...[...document.querySelectorAll('.uwaga-ribbons [data-query]')].map((one) => Number(one.dataset.query)))]"""
-        )
-        assert seen[0] == seen[1] + 1
-    page.get_by_role("button", name="Watch it write").wait_for()
-    assert page.locator("[data-unwritten]").count() == 0
-    assert words.count() == 4
-    page.get_by_role("button", name="Watch it write").click()
-    page.get_by_role("button", name="Stop").click()
-    assert page.locator("[data-unwritten]").count() == 0

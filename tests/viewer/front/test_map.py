@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from pages import MakeMaps, Open, Serve
 from PIL import Image
 from waiting import HANG
 from written import number_of
 
-import uwaga
 from uwaga.viewer import ServedView
 
 pytestmark = pytest.mark.slow
@@ -175,25 +173,6 @@ def variant(page: Any, more: str) -> np.ndarray:
 def colours(shown: np.ndarray) -> int:
     """The number of different colours."""
     return len(np.unique(shown @ np.array([1 << 16, 1 << 8, 1])))
-
-
-@pytest.mark.stress
-def test_two_texts_side_by_side_show_the_same_cells(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
-    first = make_maps(60)
-    second = {name: uwaga.AttentionMap(2 * torch.randn(1, 3, 60, 64), torch.randn(1, 3, 60, 64)) for name in first}
-    page = open_map(serve(first, second), more="&side=0&compare=both&view=10,5,12")
-    box = page.locator(".uwaga-map-stage").bounding_box()
-    page.mouse.click(box["x"] + box["width"] / 2 + 200, box["y"] + 250)
-    query, key, weight, *_ = read(page, PICKED)
-    assert weight == float(first["encoder", 0][0, 0, query, key])
-    assert read(page, PICKED, "1")[:3] == (query, key, float(second["encoder", 0][0, 0, query, key]))
-    page.keyboard.press("c")
-    page.locator(f"{PICKED} [data-side=difference] [data-weight]").wait_for()
-    wait_until_exact(page)
-    shown = page.locator(f"{PICKED} [data-side=difference] [data-weight]").get_attribute("data-weight")
-    expected = weight - float(second["encoder", 0][0, 0, query, key])
-    assert float(shown) == pytest.approx(expected, abs=1e-7)
-    assert page.locator(".uwaga-map-scale:visible").count() == 2
 
 
 @pytest.mark.stress

@@ -212,33 +212,6 @@ def assert_shares(page: Page, row: torch.Tensor) -> None:
 
 
 @pytest.mark.stress
-def test_words_stay_where_they_are_while_others_are_pointed_at(
-    serve: Serve, make_maps: MakeMaps, open_page: Open
-) -> None:
-    """Whatever the numbers under them; and the arcs go over into the next ones from where they are."""
-    words = ["[CLS]", "I", "saw", "a", "cat", ",", "and", "it", "ran", ".", "[SEP]"]
-    page = open_page(
-        f"{serve(make_maps(len(words)), tokens=words).address}&tab=explore&layer=0&head=1&query=2", width=800
-    )
-    page.locator(".uwaga-wall svg").nth(5).wait_for()
-    page.locator('.uwaga-arc[d^="M"]').nth(3).wait_for()
-    page.wait_for_timeout(1000)
-    read = """at => {
-      const words = [...document.querySelectorAll(".uwaga-stage-word")], arcs = () => [...document.querySelectorAll(".uwaga-arc")].map((one) => one.getAttribute("d"));
-      const before = arcs(), places = words.map((one) => one.firstElementChild.getBoundingClientRect().left);
-      words[at].dispatchEvent(new PointerEvent("pointermove", { bubbles: true, pointerType: "mouse" }));
-      const now = words.map((one) => one.firstElementChild.getBoundingClientRect().left);
-      return { shift: Math.max(...now.map((one, i) => Math.abs(one - places[i]))), begins: arcs().some((one) => one && before.includes(one)), asks: words[at].dataset.role,
-        beyond: Math.max(...words.map((one) => one.lastElementChild.getBoundingClientRect().right)) };
-    }"""
-    for at in (7, 1, 9):
-        seen = page.evaluate(read, at)
-        assert seen == {"shift": 0, "begins": True, "asks": "asks", "beyond": seen["beyond"]}
-        assert seen["beyond"] <= 800
-        page.wait_for_timeout(600)
-
-
-@pytest.mark.stress
 def test_a_phone_has_a_tab_bar_and_the_words_as_a_column(serve: Serve, make_maps: MakeMaps, open_page: Open) -> None:
     page = open_page(serve(make_maps(12)).address, width=360, height=780)
     words = page.locator(".uwaga-stage-word")

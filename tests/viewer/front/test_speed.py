@@ -147,36 +147,6 @@ def test_a_map_of_a_hundred_thousand_tokens_is_drawn_within_three_seconds(
         pass
 
 
-def test_panning_and_zooming_cost_less_than_eight_milliseconds_a_frame(
-    serve: Serve, open_page: Open, make_maps: MakeMaps, browser: Any, record_property: Any
-) -> None:
-    handle = serve(make_maps(2048, layers=1, heads=1))
-    page = open_page(f"{handle.address}&layer=0&map=wide")
-    stage = page.locator(".uwaga-map-stage")
-    stage.wait_for()
-    page.wait_for_timeout(1500)
-    box = stage.bounding_box()
-    x, y = box["x"] + 200, box["y"] + 200
-    page.mouse.move(x, y)
-    for _ in range(10):
-        page.mouse.wheel(0, -120)
-        page.wait_for_timeout(30)
-    page.wait_for_timeout(1000)
-    browser.start_tracing(page=page, categories=_CATEGORIES)
-    page.mouse.down()
-    for step in range(80):
-        page.mouse.move(x + 60 * np.sin(step / 8), y + 60 * np.cos(step / 8))
-    page.mouse.up()
-    for step in range(60):
-        page.mouse.wheel(0, -60 if step < 30 else 60)
-    trace = browser.stop_tracing()
-    times, whole = frame_times(trace)
-    assert len(times) > 20
-    record_property("milliseconds, median and 95th percentile", [percentile(times, share) for share in (0.5, 0.95)])
-    record_property("with commits", [percentile(whole, share) for share in (0.5, 0.95)])
-    assert percentile(times, 0.95) < 8, json.dumps(sorted(times)[-20:])
-
-
 def test_sixty_frames_a_second_while_words_are_pointed_at_and_while_the_film_plays(
     serve: Serve, open_page: Open, browser: Any, record_property: Any
 ) -> None:

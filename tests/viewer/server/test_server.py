@@ -46,8 +46,10 @@ def test_a_closed_server_answers_no_requests_and_leaves_no_threads(service) -> N
     assert repr(server) == f"ServedView({server.address})"
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.send(b"POST /ask HTTP/1.1\r\nContent-Length: 9\r\n")
-        threading.Timer(0.2, server.close).start()
+        closing = threading.Timer(0.2, server.close)
+        closing.start()
         server.wait()  # ends when another thread closes the server
+    closing.join()
     server.close()
     assert service.closed
     assert repr(server) == f"ServedView({server.address}, closed)"
