@@ -12,7 +12,7 @@ from asking import runner_of
 import uwaga
 from uwaga.inspect import Edits
 from uwaga.inspect import run_text as run_text_module
-from uwaga.inspect.run_text import RecordError, run_text
+from uwaga.inspect.run_text import run_text
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Text, View
 from uwaga.viewer.texts import RunRequest, TextRunner
@@ -99,18 +99,6 @@ def test_changes_of_a_generation_keep_what_was_written(speller: TextRunner) -> N
     assert before.sizes == after.sizes
     assert list(before.tokens["decoder"]) == list(after.tokens["decoder"])
     assert run.predictions["0"].top(0, 3, 1)[1].tolist() != run.predictions["1"].top(0, 3, 1)[1].tolist()
-
-
-def test_a_run_ends_within_a_layer_of_many_changes(speller: TextRunner) -> None:
-    where = {"kind": "encoder", "layer": 0, "head": 0}
-    links = [{**where, "queries": [n], "keys": [0], "factor": 0.5} for n in range(40)]
-    calls: list[int] = []
-    speller.run(RunRequest("a" * 40, target="K", edits=Edits.from_dict({"weights": links})), lambda _: calls.append(0))
-    layers, attentions = 2 * 8, 12  # with and without the changes; of encoder and decoder
-    assert len(calls) == layers + attentions + 40
-    with pytest.raises(RecordError, match="a head of encoder 0 must be"):
-        speller.run(RunRequest("a", target="K", edits=Edits.from_dict({"weights": [{**links[0], "head": 9}]})))
-    assert not any(getattr(module, "editors", ()) for module in speller.reader.modules())
 
 
 def test_what_an_encoder_decoder_generates_from_is_bounded(

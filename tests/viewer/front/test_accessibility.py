@@ -7,7 +7,6 @@ import pytest
 from pages import Open, Serve, violations
 
 import uwaga
-from uwaga.viewer.lesson import work_through
 
 pytestmark = pytest.mark.stress
 
@@ -122,33 +121,6 @@ def test_the_focus_stays_where_the_reader_is(saved: str, open_page: Open) -> Non
     word.press("Enter")
     assert page.evaluate("document.activeElement.textContent") == "is"
     assert "lesson-word-asks" in page.evaluate(focused)
-
-
-# What scrolls sideways: [the matrix of its picture or table, whether the keyboard reaches it].
-_SCROLLED = """() => [...document.querySelectorAll('.lesson-view *')]
-  .filter((one) => one.getClientRects().length && one.scrollWidth > one.clientWidth && ['auto', 'scroll'].includes(getComputedStyle(one).overflowX))
-  .map((one) => [(one.closest('[data-picture]')?.dataset.picture ?? one.querySelector('[data-matrix]')?.dataset.matrix ?? one.className),
-    one.tabIndex === 0 || !!one.querySelector("[tabindex='0'], button, input")])"""
-
-
-def test_what_scrolls_sideways_on_a_phone_is_reached_by_the_keyboard(tmp_path: Path, open_page: Open) -> None:
-    """On every step of a sentence of twelve words, with everything unfolded."""
-    lesson = work_through([f"w{n}" for n in range(12)])
-    lesson.save(tmp_path / "lesson.html")
-    page = open_page((tmp_path / "lesson.html").as_uri() + "#tab=lesson", width=390, reduced_motion="reduce")
-    page.wait_for_selector(TITLE)
-    assert page.locator(".lesson-view").evaluate("e => innerWidth - e.clientWidth") > 0  # there is a scroll bar
-    pictures = set()
-    for step in lesson.steps:
-        page.locator(".lesson-show").click() if step.question is not None else None
-        page.evaluate(_UNFOLD)
-        # A frame, after which what has been resized has been looked at.
-        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        scrolled = page.evaluate(_SCROLLED)
-        assert [name for name, is_reached in scrolled if not is_reached] == [], step.id
-        pictures |= {name for name, _ in scrolled} & {one.matrices[0].id for one in step.pictures if one.kind == "rows"}
-        page.locator(".lesson-after").click(force=True) if step is not lesson.steps[-1] else None
-    assert pictures == {"scores", "weights"}
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])

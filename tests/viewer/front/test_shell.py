@@ -279,3 +279,40 @@ def test_the_keyboard_reaches_every_control(serve: Serve, make_maps: MakeMaps, o
           .filter((one) => one.offsetParent && one.tabIndex < 0 && !one.closest('.uwaga-words, .uwaga-wall, .uwaga-tabs, .uwaga-ribbon-row')).length"""
     )
     assert passed == 0
+
+
+# What `document.hidden` says, and that it has changed.
+_SET_HIDDEN = """hidden => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def layer_shown(page: Any) -> str | None:
+    pressed = page.get_by_role("group", name="Layer", exact=True).locator('[aria-pressed="true"]')
+    return str(pressed.inner_text()) if pressed.count() else None
+
+
+def test_the_film_waits_where_the_page_is_hidden_and_ends_in_another_view(
+    serve: Serve, make_maps: MakeMaps, open_page: Open
+) -> None:
+    page = open_page(f"{serve(make_maps(7)).address}&tab=explore&layer=0&head=1&query=2")
+    page.locator(".uwaga-wall svg").nth(5).wait_for()
+    # From here on time passes in the page where the test says so.
+    page.clock.install()
+    page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 1)
+    page.get_by_role("button", name="Play the layers").click()
+    assert layer_shown(page) == "0"
+    page.evaluate(_SET_HIDDEN, True)
+    page.clock.run_for(3500)  # more than two stops of a film of two
+    assert layer_shown(page) == "0"
+    page.evaluate(_SET_HIDDEN, False)
+    page.clock.run_for(1500)
+    assert layer_shown(page) == "1"
+    page.clock.run_for(1500)
+    assert layer_shown(page) is None
+    page.get_by_role("button", name="Play the layers").click()
+    page.get_by_role("tab", name="All heads").click()
+    page.get_by_role("tab", name="Explore").click()
+    page.get_by_role("button", name="Play the layers").wait_for()
+    assert layer_shown(page) is None

@@ -7,7 +7,6 @@ import io
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,16 +96,6 @@ def test_a_page_of_twelve_layers_opens_in_two_seconds(
         handle.close()
     record_property("milliseconds to the overview", sorted(times))
     assert min(times) < 2 * SECOND, times
-
-
-def test_a_saved_page_of_twelve_layers_opens_from_disk_in_two_seconds(
-    serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path, record_property: Any
-) -> None:
-    path = tmp_path / "page.html"
-    serve(make_maps(512, layers=12, heads=12)).save(path)
-    opened = open_page(f"{path.as_uri()}#tab=overview").evaluate(_PAINTED)
-    record_property("milliseconds to the overview", opened)
-    assert opened < 2 * SECOND
 
 
 def test_a_sentence_is_shown_within_a_second(serve: Serve, open_page: Open) -> None:

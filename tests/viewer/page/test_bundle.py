@@ -1,4 +1,4 @@
-"""The front end's modules joined into one script: order, exports, and errors with file and line."""
+"""The front end's modules joined into one script: order and exports; and the title of the page."""
 
 import json
 import re
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from uwaga.viewer.page.bundle import FRONT, bundle, join, pack
+from uwaga.viewer.page.html import page_title
 
 START = """export function startPage(root) { root.said = "page"; }
 export function render({ model, el }) { el.said = model.name; return () => {}; }
@@ -89,7 +90,7 @@ def test_the_front_end_exports_what_node_sees(tmp_path: Path, *, lesson: bool) -
 def test_the_lesson_is_bundled_only_where_it_is_asked_for(tmp_path: Path) -> None:
     start = """import { shared } from "./shared.js";
 export function startPage(root, lesson) { root.said = lesson ? lesson() : shared; }
-export function render({ model, el }, lesson) { el.said = [model.name, lesson ? lesson() : shared]; return () => {}; }
+export function render() {}
 """
     folder = write(
         tmp_path / "front",
@@ -106,12 +107,6 @@ export function render({ model, el }, lesson) { el.said = [model.name, lesson ? 
             assert (
                 node(page + joined.script(host) + "\nconsole.log(root.id, root.said);", tmp_path) == f"uwaga {said}\n"
             )
-        (tmp_path / "widget.mjs").write_text(joined.script("widget"))
-        used = """import it from "./widget.mjs";
-const el = {};
-const end = await it.render({ model: { name: "widget" }, el });
-console.log(...el.said, typeof end);"""
-        assert node(used, tmp_path) == f"widget {said} function\n"
         assert joined.modules.count("// shared.js") == 1
         assert ("lesson" in joined.modules, ".lesson" in joined.css, ".map" in joined.css) == (True, lesson, True)
         assert ("// lesson/view.js" in joined.modules) == lesson
@@ -170,3 +165,19 @@ def test_a_packed_front_end_bundles_to_the_same(tmp_path: Path) -> None:
     pack(packed, folder)
     for lesson in (False, True):
         assert bundle(packed, lesson=lesson) == bundle(folder, lesson=lesson)
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        ("a text", "a text - uwaga"),
+        ("  a\n text\t", "a text - uwaga"),
+        ("a\u202etext\u0000", "a text - uwaga"),
+        ("\u200b", "uwaga"),
+        ("", "uwaga"),
+        ("żółw 🐢", "żółw 🐢 - uwaga"),
+        ("x" * 300, "x" * 200 + " - uwaga"),
+    ],
+)
+def test_a_title_is_one_line_without_control_and_bidirectional_characters(title: str, shown: str) -> None:
+    assert page_title(title) == shown

@@ -210,14 +210,6 @@ def test_every_head_and_row_is_stored_whole_however_slow_the_replies_are(seconds
     assert {slow.asked[name] for name in needed if '"tile"' in name or '"labels"' in name} == {3}
 
 
-@pytest.mark.usefixtures("one_step")
-def test_replies_that_take_one_step_at_a_time_are_finished() -> None:
-    """The service on a machine that has no time for it: every reply is one step further than the one before."""
-    page, left_out = make_snapshot(service(tokens=70).answer, seconds=0, clock=Clock())
-    assert missing(page) == []
-    assert left_out.startswith("1 of 5 parts are stored.")
-
-
 def test_maps_that_stayed_samples_are_counted() -> None:
     """Their cells are known from the first reply on, and computed in full while there is time."""
     for seconds, counted in ((0, 3), (HANG, 0)):

@@ -2,13 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 from asking import complete, replies_of
 
 import uwaga
-from uwaga.maps import WordMap
-from uwaga.viewer.queries.heads import HeadView
-from uwaga.viewer.queries.raster import ProgressiveRaster
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import View
 
@@ -55,18 +51,6 @@ def test_the_overview_has_every_head_and_is_sampled(long_map: uwaga.AttentionMap
     large = complete(ViewService(View.of(long_map)), request="overview", side="0", kind="decoder", **rest)
     assert large.meta == {"complete": 1.0, "exact": False, "single": False}
     np.testing.assert_allclose(large.arrays[0].sum(-1), 1.0, rtol=1e-5)
-
-
-@pytest.mark.parametrize("pooling", ["sum", "max"])
-def test_a_generic_map_has_the_cells_of_an_attention_map(pooling: str) -> None:
-    m = uwaga.AttentionMap(torch.randn(400, 8), torch.randn(300, 8))
-    as_words = WordMap(m, [(at, at + 1) for at in range(400)], [(at, at + 1) for at in range(300)])
-    rows, columns = np.array([0, 3, 3, 250, 400]), np.array([0, 0, 7, 290, 300, 300])
-    pictures = [ProgressiveRaster(HeadView(map=each, index=()), rows, columns, pooling) for each in (m, as_words)]
-    for picture in pictures:
-        picture.advance(float("inf"))
-        assert picture.is_exact
-    np.testing.assert_allclose(pictures[1].cells, pictures[0].cells, rtol=1e-5, atol=1e-8)
 
 
 def test_a_complete_tile_is_cached(long_map: uwaga.AttentionMap, where) -> None:

@@ -142,3 +142,47 @@ def test_what_reads_no_maps_does_not_wait_for_them(service: ViewService, name: s
     with service.result(0).lock:
         threading.Thread(target=ask, daemon=True).start()
         assert answered.wait(HANG)
+
+
+ENCODER, DECODER = ["▁a", "b", "▁c", "</s>"], ["<s>", "▁un", "seen", "▁cat", "."]
+
+
+@pytest.fixture
+def writing() -> ViewService:
+    """An encoder-decoder's maps."""
+
+    def some_map(queries: int, keys: int) -> uwaga.AttentionMap:
+        return uwaga.AttentionMap(torch.randn(2, queries, 4), torch.randn(2, keys, 4))
+
+    maps = {("encoder", 0): some_map(4, 4), ("decoder", 0): some_map(5, 5), ("cross", 0): some_map(5, 4)}
+    return ViewService(View.of(Maps(maps, tokens={"encoder": ENCODER, "decoder": DECODER})))
+
+
+def items(writing: ViewService, stack: str, merge: str = "tokens", specials: str = "show") -> Any:
+    where = {"side": "0", "stack": stack, "merge": merge, "specials": specials}
+    return writing.answer({"request": "items", **where, "first": 0, "count": 100})
+
+
+def test_the_axes_of_each_kind(writing: ViewService) -> None:
+    (side,) = writing.answer({"request": "about"}).meta["sides"]
+    assert side["kinds"] == {
+        "encoder": {"queries": "encoder", "keys": "encoder"},
+        "decoder": {"queries": "decoder", "keys": "decoder"},
+        "cross": {"queries": "written", "keys": "encoder"},
+    }
+    assert side["stacks"]["written"] == side["stacks"]["decoder"]
+
+
+def test_each_row_is_named_by_the_next_token(writing: ViewService) -> None:
+    read, written = items(writing, "decoder"), items(writing, "written")
+    assert read.meta["labels"] == ["<s>", "un", "seen", "cat", "."]
+    assert written.meta["labels"] == ["un", "seen", "cat", ".", "…"]
+    assert written.meta["specials"] == []
+    assert written.arrays[0].tolist() == read.arrays[0].tolist()
+
+
+@pytest.mark.parametrize("specials", ["show", "hide"])
+def test_words_are_those_that_the_rows_are_merged_by(writing: ViewService, specials: str) -> None:
+    read, written = (items(writing, stack, "words", specials) for stack in ("decoder", "written"))
+    assert written.arrays[0].tolist() == read.arrays[0].tolist()
+    assert written.meta["total"] == len(written.meta["labels"]) == read.meta["total"]
