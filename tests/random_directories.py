@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tiny_tokenizer import WORDS, write_tokenizer
+from sentence_models import save_model, save_modules
+from tiny_models import draw
+from tiny_tokenizer import PAIR, WORDS, write_tokenizer
 
 from uwaga import Reranker, TextEncoder
 from uwaga._base.errors import CheckpointError
@@ -352,65 +354,42 @@ CHANGES: dict[Callable[[random.Random, Path], Change], float] = {
 }  # fmt: skip
 
 
-def _randomize(model: torch.nn.Module) -> torch.nn.Module:
-    with torch.no_grad():
-        for name, x in model.named_parameters():
-            x.copy_(float("norm" in name.lower() and name.endswith("weight")) + 0.25 * torch.randn(x.shape))
-    return model.eval()
-
-
 @cache
 def base(kind: str, family: str, parent: Path) -> Path:
     """A directory without changes, which is made once."""
     import sentence_transformers
-    import transformers
     from sentence_transformers.base.modules import Dense, Normalize, Transformer
     from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Pooling
-    from tokenizers import Tokenizer, processors
 
     torch.manual_seed(0)
     plain, saved = parent / f"{kind} {family} plain", parent / f"{kind} {family}"
     ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
     sizes = {"vocab_size": 5 + len(WORDS), "max_position_embeddings": 32, "num_labels": 1}
-    config = transformers.AutoConfig.for_model(family, **sizes | ids | FAMILIES[family])
-    maker = transformers.AutoModelForSequenceClassification if kind == "classifier" else transformers.AutoModel
-    _randomize(maker.from_config(config)).save_pretrained(plain)
-    write_tokenizer(plain)
-    tokenizer = Tokenizer.from_file(str(plain / "tokenizer.json"))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    tokenizer.save(str(plain / "tokenizer.json"))
-    described = json.loads((plain / "tokenizer_config.json").read_text())
-    # BertTokenizer of transformers makes its own normalizer, by do_lower_case.
+    maker = "AutoModelForSequenceClassification" if kind == "classifier" else "AutoModel"
+    save_model(plain, family, maker, **(sizes | ids | FAMILIES[family]))
+    # BertTokenizer of transformers makes its own normalizer, by do_lower_case. Of mpnet, positions begin after the id of [UNK].
     named = "BertTokenizer" if family in _TYPED else "PreTrainedTokenizerFast"
-    described |= {"model_max_length": 14, "tokenizer_class": named, "do_lower_case": False}
-    if family == "mpnet":
-        described["pad_token"] = "[UNK]"  # of the id that its positions begin after
-    (plain / "tokenizer_config.json").write_text(json.dumps(described))
+    padding = {"pad_token": "[UNK]"} if family == "mpnet" else {}
+    write_tokenizer(plain, pair=PAIR, model_max_length=14, tokenizer_class=named, do_lower_case=False, **padding)
     if kind == "classifier":
-        model = sentence_transformers.CrossEncoder(str(plain), device="cpu")
+        sentence_transformers.CrossEncoder(str(plain), device="cpu").save_pretrained(str(saved))
     else:
-        body = Transformer(str(plain))
-        tail = [Pooling(16, "mean"), Dense(16, 16), Dropout(0.1), LayerNorm(16)]
-        tail.append(
-            Normalize()
-            if kind == "dense"
-            else Dense(16, 1, activation_function=torch.nn.Identity(), module_output_name="scores")
-        )
+        scores = Dense(16, 1, activation_function=torch.nn.Identity(), module_output_name="scores")
+        tail = [
+            Pooling(16, "mean"),
+            Dense(16, 16),
+            Dropout(0.1),
+            LayerNorm(16),
+            Normalize() if kind == "dense" else scores,
+        ]
         for module in tail:
-            _randomize(module)
-        makes = sentence_transformers.SentenceTransformer if kind == "dense" else sentence_transformers.CrossEncoder
-        model = makes(modules=[body, *tail], device="cpu")
-    model.save_pretrained(str(saved))
+            draw(module)
+        reader = sentence_transformers.SentenceTransformer if kind == "dense" else sentence_transformers.CrossEncoder
+        save_modules(saved, Transformer(str(plain)), *tail, reader=reader)
     # Words in capitals are in no vocabulary unless they are made small first.
-    for path in (saved / "tokenizer.json", plain / "tokenizer.json"):
-        path.write_text(
-            path.read_text()
-            .replace('"lowercase": true', '"lowercase": false')
-            .replace('"lowercase":true', '"lowercase":false')
-        )
-    shutil.copy(plain / "tokenizer.json", saved / "tokenizer.json")
+    text = (plain / "tokenizer.json").read_text()
+    for path in (saved, plain):
+        (path / "tokenizer.json").write_text(text.replace('"lowercase": true', '"lowercase": false'))
     shutil.copy(plain / "tokenizer_config.json", saved / "tokenizer_config.json")
     return saved
 

@@ -11,8 +11,10 @@ WORDS = [
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def write_tokenizer(folder: Path, **settings: object) -> None:
-    """settings: of tokenizer_config.json, where others are wanted."""
+def write_tokenizer(
+    folder: Path, *, single: str = "[CLS] $A [SEP]", pair: str | None = None, **settings: object
+) -> None:
+    """Write a tokenizer. single, pair: the template of a text, and of two; settings: of tokenizer_config.json, where others are wanted."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     vocabulary = {word: number for number, word in enumerate(SPECIAL + WORDS)}
@@ -20,7 +22,7 @@ def write_tokenizer(folder: Path, **settings: object) -> None:
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     around = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=around)
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=around)
     tokenizer.add_special_tokens(SPECIAL)
     # As that of all-MiniLM-L6-v2: the settings of its last use are still in it.
     tokenizer.enable_truncation(4)
@@ -28,6 +30,10 @@ def write_tokenizer(folder: Path, **settings: object) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     (folder / "tokenizer_config.json").write_text(json.dumps({**names, "model_max_length": 12, **settings}))
+
+
+# The template of a pair of texts, with types of tokens as BERT has them.
+PAIR = "[CLS] $A [SEP] $B:1 [SEP]:1"
 
 
 def read_as_it_is(folder: Path) -> None:

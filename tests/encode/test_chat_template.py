@@ -5,16 +5,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from uwaga.encode.encoder import TextEncoder
-from uwaga.encode.reranker import Reranker
 
-transformers = pytest.importorskip("transformers", minversion="5")
+pytest.importorskip("transformers", minversion="5")
 pytest.importorskip("sentence_transformers", minversion="6")
+from sentence_models import (
+    assert_scores_are_theirs,
+    assert_vectors_are_theirs,
+    random_pairs,
+    save_model,
+    save_modules,
+    save_words,
+)
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 CHATML = (
@@ -41,71 +48,45 @@ def tokenizer() -> Tokenizer:
     return result
 
 
+_SIZES = {
+    "vocab_size": 261,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 96, "num_labels": 1}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3": _SIZES | _IDS | {"num_key_value_heads": 2, "head_dim": 16},
+    "llama": _SIZES | _IDS | {"num_key_value_heads": 2},
+    "bert": _SIZES | _IDS,
+    "xlnet": {"vocab_size": 261, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64, "pad_token_id": 0},
+}
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    def made(kind: str = "Qwen3Model", template: str | None = CHATML) -> Path:
+    def made(family: str = "qwen3", template: str = CHATML, maker: str = "AutoModel") -> Path:
         folder = tmp_path / "model"
-        torch.manual_seed(0)
-        sizes = {
-            "vocab_size": 261,
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-        }
-        given = {
-            "pad_token_id": 0,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "max_position_embeddings": 96,
-            "num_labels": 1,
-        }
-        config = {
-            "Qwen3": lambda: transformers.Qwen3Config(**sizes, **given, num_key_value_heads=2, head_dim=16),
-            "Llama": lambda: transformers.LlamaConfig(**sizes, **given, num_key_value_heads=2),
-            "BertF": lambda: transformers.BertConfig(**sizes, **given),
-            "XLNet": lambda: transformers.XLNetConfig(
-                vocab_size=261, d_model=32, n_layer=2, n_head=4, d_inner=64, num_labels=1, pad_token_id=0
-            ),
-        }[kind[:5]]()  # fmt: skip
-        model = getattr(transformers, kind)(config).eval()
-        for name, parameter in model.named_parameters():
-            torch.nn.init.normal_(parameter, 1.0 if "norm" in name.lower() else 0.0, 0.15)
-        model.save_pretrained(folder)
-        transformers.PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer(), pad_token="<pad>", bos_token="<s>", eos_token="</s>", model_max_length=64,
-            chat_template=template,
-        ).save_pretrained(folder)  # fmt: skip
+        save_model(folder, family, maker, **FAMILIES[family])
+        named = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+        save_words(folder, tokenizer(), model_max_length=64, chat_template=template, **named)
         return folder
 
     return made
 
 
-def with_modules(folder: Path, pooling: str = "lasttoken", **options: Any) -> Path:
+def with_modules(folder: Path, pooling: str = "lasttoken", options: dict | None = None, **of_model: Any) -> Path:
     """The directory as sentence-transformers saves it."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    of_model = {key: options.pop(key) for key in ("prompts", "default_prompt_name") if key in options}
-    modules = [Transformer(str(folder), **options), Pooling(32, pooling)]
-    saved = folder.parent / "saved"
-    SentenceTransformer(modules=modules, device="cpu", **of_model).save_pretrained(str(saved))
-    return saved
+    modules = [Transformer(str(folder), **(options or {})), Pooling(32, pooling)]
+    return save_modules(folder.parent / "saved", *modules, **of_model)
 
 
-def assert_vectors_are_theirs(folder: Path, **options: Any) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    theirs = SentenceTransformer(str(folder), device="cpu")
-    right = np.stack([theirs.encode([text], show_progress_bar=False, **options)[0] for text in TEXTS])
-    vectors = TextEncoder.load(folder).encode(TEXTS, overflow="truncate", **options)
-    np.testing.assert_allclose(vectors, right, rtol=1e-4, atol=2e-5)
-
-
-@pytest.mark.parametrize(("kind", "template"), [("Qwen3Model", CHATML), ("LlamaModel", PARTS), ("XLNetModel", CHATML)])
-def test_vectors_of_a_plain_directory(write, kind: str, template: str) -> None:
-    assert_vectors_are_theirs(write(kind, template))
+@pytest.mark.parametrize(("family", "template"), [("qwen3", CHATML), ("llama", PARTS), ("xlnet", CHATML)])
+def test_vectors_of_a_plain_directory(write, family: str, template: str) -> None:
+    folder = write(family, template)
+    for prompt in ({}, {"prompt": "Find the cat"}):
+        assert_vectors_are_theirs(folder, TEXTS, overflow="truncate", **prompt)
 
 
 @pytest.mark.parametrize("name", ["Qwen2Tokenizer", "GPT2Tokenizer", "PreTrainedTokenizerFast"])
@@ -114,41 +95,32 @@ def test_special_tokens_that_only_the_class_has(write, name: str) -> None:
     path = folder / "tokenizer_config.json"
     settings = {key: value for key, value in json.loads(path.read_text()).items() if key != "bos_token"}
     path.write_text(json.dumps(settings | {"tokenizer_class": name}))
-    assert_vectors_are_theirs(folder)
+    assert_vectors_are_theirs(folder, TEXTS, overflow="truncate")
 
 
 @pytest.mark.parametrize(
-    "options",
+    "settings",
     [
         {"pooling": "mean", "prompts": {"query": "Find it"}, "default_prompt_name": "query"},
-        {"processing_kwargs": {"chat_template": {"add_generation_prompt": True, "restore_suffix": False}}},
+        {"options": {"processing_kwargs": {"chat_template": {"add_generation_prompt": True, "restore_suffix": False}}}},
     ],
     ids=["prompt", "arguments"],
 )
-def test_vectors_of_a_saved_directory(write, options: dict[str, Any]) -> None:
-    assert_vectors_are_theirs(with_modules(write(), **options))
-
-
-def test_a_prompt_is_the_message_of_the_system(write) -> None:
-    assert_vectors_are_theirs(write(), prompt="Find the cat")
+def test_vectors_of_a_saved_directory(write, settings: dict[str, Any]) -> None:
+    assert_vectors_are_theirs(with_modules(write(), **settings), TEXTS, overflow="truncate")
 
 
 def test_modules_without_the_modality_message_read_texts_as_they_are(write) -> None:
     folder = with_modules(write())
     path = folder / "sentence_bert_config.json"
     path.write_text(json.dumps({"max_seq_length": 64}))
-    assert_vectors_are_theirs(folder)
+    assert_vectors_are_theirs(folder, TEXTS, overflow="truncate")
     assert TextEncoder.load(folder).config.chat is None
 
 
-@pytest.mark.parametrize("kind", ["Qwen3ForSequenceClassification", "BertForSequenceClassification"])
-def test_scores_of_a_classifier(write, kind: str) -> None:
-    from sentence_transformers import CrossEncoder
-
-    folder = write(kind)
-    right = [CrossEncoder(str(folder), device="cpu").predict([pair], show_progress_bar=False)[0] for pair in PAIRS]
-    scores = Reranker.load(folder).scores(PAIRS, overflow="truncate")
-    np.testing.assert_allclose(scores, right, rtol=1e-4, atol=2e-5)
+@pytest.mark.parametrize("family", ["qwen3", "bert"])
+def test_scores_of_a_classifier(write, family: str) -> None:
+    assert_scores_are_theirs(write(family, maker="AutoModelForSequenceClassification"), [*PAIRS, *random_pairs(40)])
 
 
 def test_the_report_has_what_was_read(write) -> None:

@@ -18,11 +18,12 @@ import uwaga
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
 
-transformers = pytest.importorskip("transformers", minversion="5")
-peer = pytest.importorskip("sentence_transformers", minversion="6")
-from sentence_transformers import MultiVectorEncoder  # noqa: E402
-from sentence_transformers.base.modules import Dense, Normalize, Transformer  # noqa: E402
-from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask  # noqa: E402
+pytest.importorskip("transformers", minversion="5")
+pytest.importorskip("sentence_transformers", minversion="6")
+from sentence_models import save_modules
+from sentence_transformers import MultiVectorEncoder
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
 QUERIES = ["the cat sat", "a dog ran away from the house", "it"]
 DOCUMENTS = ["the cat sat on the mat .", "a dog , a cat and then it ran away from the house .", "mat", ". , ."]
@@ -56,9 +57,8 @@ def make(plain: Path, tmp_path: Path) -> Callable[..., Path]:
     ) -> Path:
         modules = [Transformer(str(plain), **options), projection(), Normalize(module_input_name="token_embeddings")]
         modules.append(MultiVectorMask(skiplist_words=[".", ",", "!"]) if mask is None else mask)
-        model = MultiVectorEncoder(modules=modules, device="cpu", prompts=prompts, similarity_fn_name=similarity)
-        model.save(str(tmp_path / "saved"))
-        return tmp_path / "saved"
+        settings = {"prompts": prompts, "similarity_fn_name": similarity}
+        return save_modules(tmp_path / "saved", *modules, reader=MultiVectorEncoder, **settings)
 
     return made
 
@@ -83,26 +83,19 @@ def agrees(folder: Path, **options: Any) -> TextEncoder:
     return encoder
 
 
-@pytest.mark.parametrize(("strategy", "attend"), [("fixed", False), ("min", True)])
-def test_queries_lengthened_by_mask_tokens(make, strategy: str, attend: bool) -> None:
-    folder = make(
-        query_expansion={"strategy": strategy, "attend": attend, "length": 7 if strategy == "min" else 12},
-        prompts={"query": "the : ", "document": "a : "},
-    )
-    agrees(folder)
-
-
-def test_without_mask_tokens_and_with_other_lists(make) -> None:
-    agrees(make(mask=MultiVectorMask(skiplist_words=["the", "[UNK]"], skiplist_tasks=["query", "document"])))
-    agrees(make(mask=MultiVectorMask(keep_only_token_ids=[2, 5, 7]), document_length=20))
-
-
-def test_a_length_of_a_task_replaces_the_length_of_other_texts(make) -> None:
-    agrees(make(max_seq_length=9, query_length=12, document_length=20), overflow="truncate")
-
-
-def test_the_token_of_the_expansion_may_be_any(make) -> None:
-    agrees(make(query_expansion={**EXPANSION, "token": "cat"}))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"query_expansion": EXPANSION | {"token": "cat"}, "prompts": {"query": "the : ", "document": "a : "}},
+        {"query_expansion": {"strategy": "min", "attend": True, "length": 7}},
+        {"mask": MultiVectorMask(skiplist_words=["the", "[UNK]"], skiplist_tasks=["query", "document"])},
+        {"mask": MultiVectorMask(keep_only_token_ids=[2, 5, 7]), "document_length": 20},
+        {"max_seq_length": 9, "query_length": 12, "document_length": 20},
+    ],
+    ids=["fixed", "min", "skipped", "kept", "lengths"],
+)
+def test_vectors_of_tokens_are_theirs(make, options: dict) -> None:
+    agrees(make(**options), overflow="truncate")
 
 
 def write_pylate(folder: Path, **settings: object) -> Path:
@@ -137,6 +130,7 @@ def prefixed(plain: Path) -> Path:
     return plain
 
 
+@pytest.mark.gate(only=lambda settings: len(settings) in (0, 4))
 @pytest.mark.parametrize(
     "settings",
     [
@@ -152,6 +146,7 @@ def test_directories_of_pylate(prefixed: Path, settings: dict) -> None:
     assert encoder.config.similarity == "maxsim"
 
 
+@pytest.mark.gate(only=lambda metadata: metadata != {})
 @pytest.mark.parametrize(
     "metadata",
     [None, {}, {"query_maxlen": 11, "doc_maxlen": 20, "attend_to_mask_tokens": True, "mask_punctuation": False}],
@@ -204,19 +199,10 @@ def test_the_report_counts_what_the_model_reads(make) -> None:
     assert encoder.report.tokens.tolist() == [12, 12, 12]
     encoder.encode(DOCUMENTS, output="tokens", task="document")
     assert encoder.report.tokens.tolist() == [9, 16, 3, 5]
-
-
-def test_queries_that_are_too_long(make) -> None:
     encoder = TextEncoder.load(make(query_expansion={**EXPANSION, "length": 6}))
     cut = encoder.encode(QUERIES, output="tokens", task="query", overflow="truncate")
     assert cut.lengths.tolist() == [6, 6, 6]
     assert encoder.report.cut.tolist() == [1]
-
-
-def test_bfloat16_has_vectors_in_float32(make) -> None:
-    encoder = TextEncoder.load(make(), dtype=torch.bfloat16)
-    assert encoder.encode(DOCUMENTS, output="tokens").values.dtype == torch.float32
-    assert encoder.encode([], output="tokens").values.shape == (0, 8)
 
 
 def test_an_encoder_without_a_head_gives_its_hidden_states(plain: Path) -> None:
@@ -225,3 +211,9 @@ def test_an_encoder_without_a_head_gives_its_hidden_states(plain: Path) -> None:
     assert torch.equal(states, encoder.encode(DOCUMENTS, output="tokens").values)
     scaled = encoder.encode(DOCUMENTS, output="tokens", normalize=True).values
     assert torch.equal(scaled, torch.nn.functional.normalize(states, dim=-1))
+
+
+def test_bfloat16_has_vectors_in_float32(make) -> None:
+    encoder = TextEncoder.load(make(), dtype=torch.bfloat16)
+    assert encoder.encode(DOCUMENTS, output="tokens").values.dtype == torch.float32
+    assert encoder.encode([], output="tokens").values.shape == (0, 8)

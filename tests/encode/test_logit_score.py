@@ -3,7 +3,6 @@ a tiny random Qwen3 with a tokenizer of Qwen's shape, and each pair has the same
 """
 
 import json
-import random
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,10 @@ from uwaga.encode.reranker import Reranker
 
 transformers = pytest.importorskip("transformers", minversion="5")
 pytest.importorskip("sentence_transformers", minversion="6")
+from sentence_models import assert_scores_are_theirs, random_pairs, save_model, save_modules, save_words  # noqa: E402
+from sentence_transformers import CrossEncoder  # noqa: E402
+from sentence_transformers.base.modules import Transformer  # noqa: E402
+from sentence_transformers.cross_encoder.modules import LogitScore  # noqa: E402
 
 WORDS = [*(word for word in tiny_tokenizer.WORDS if not word.startswith("##")), "unbelievable", "naïve", "木", "\n"]
 QUERY = "the cat sat on a mat"
@@ -75,50 +78,26 @@ def qwen_tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    def made(*, tied: bool = True, most: int = 256, template: str | None = JINJA, **files: object) -> Path:
+    def made(*, tied: bool = True, template: str | None = JINJA) -> Path:
         folder, tokenizer = tmp_path / "qwen", qwen_tokenizer()
-        torch.manual_seed(0)
-        config = transformers.Qwen3Config(
-            vocab_size=tokenizer.get_vocab_size(), hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
-            num_key_value_heads=2, head_dim=16, max_position_embeddings=most, tie_word_embeddings=tied, bos_token_id=1, eos_token_id=2,
-        )  # fmt: skip
-        model = transformers.Qwen3ForCausalLM(config).eval()
-        for name, parameter in model.named_parameters():
-            torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.15)
-        model.save_pretrained(folder)
-        transformers.PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, pad_token="<|endoftext|>", bos_token="<|im_start|>", eos_token="<|im_end|>",
-            model_max_length=most, chat_template=template,
-        ).save_pretrained(folder)  # fmt: skip
-        for name, content in files.items():
-            (folder / f"{name}.json").write_text(json.dumps(content))
+        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+        ids = {"vocab_size": tokenizer.get_vocab_size(), "bos_token_id": 1, "eos_token_id": 2}
+        more = {"num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256, "tie_word_embeddings": tied}
+        save_model(folder, "qwen3", "AutoModelForCausalLM", **sizes, **ids, **more)
+        named = {"pad_token": "<|endoftext|>", "bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+        save_words(folder, tokenizer, model_max_length=256, chat_template=template, **named)
         return folder
 
     return made
 
 
-def pairs(count: int) -> list[tuple[str, str]]:
-    rng = random.Random(0)
-    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 14))) + " it" for _ in range(2 * count)]
-    return list(zip(texts[::2], texts[1::2], strict=True))
+PAIRS = [(f"{query} it", passage) for query, passage in random_pairs(40, WORDS)]
+LONG = (QUERY, "the cat " * 200)  # is cut, except for the end of the template
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_scores_are_those_of_sentence_transformers(write, tied: bool, assert_as_exact) -> None:
-    """One pair after another as the truth; the last is cut, but for the end of the template."""
-    from sentence_transformers import CrossEncoder
-
-    folder = write(tied=tied)
-    listed = [*pairs(50), (QUERY, "the cat " * 200)]
-    raw = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False, "convert_to_tensor": True}
-
-    def theirs(dtype: torch.dtype) -> Tensor:
-        model = CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": dtype})
-        return torch.cat([model.predict([pair], **raw) for pair in listed])
-
-    reranker = Reranker.load(folder)
-    ours = reranker.scores(listed, overflow="truncate", raw=True)
-    assert_as_exact(torch.from_numpy(ours), theirs(torch.float32), lambda: theirs(torch.float64))
+def test_scores_are_those_of_sentence_transformers(write) -> None:
+    folder = write(tied=False)
+    reranker = assert_scores_are_theirs(folder, [*PAIRS, LONG])
     ranked = CrossEncoder(str(folder), device="cpu").rank(QUERY, PASSAGES, show_progress_bar=False)
     own = reranker.rank(QUERY, PASSAGES)
     assert own.indices.tolist() == [each["corpus_id"] for each in ranked]
@@ -131,27 +110,21 @@ TEMPLATES = {
     "a loop": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}",
     "parts": "{% for m in messages %}{{ m.role }}: {% for c in m.content %}{% if c.type == 'text' %}{{ c.text }}{% endif %}{% endfor %}\n{% endfor %}",
 }  # fmt: skip
-RAW = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False, "convert_to_tensor": True}
 
 
-def assert_scores_are_theirs(folder: Path, listed: list[tuple[str, str]]) -> None:
-    from sentence_transformers import CrossEncoder
-
+def compare_some(folder: Path, *more: tuple[str, str]) -> None:
+    """Compare few scores, of which those of other texts differ by tenths at least."""
+    listed = [*PAIRS[:8], *more]
+    raw = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False}
     model = CrossEncoder(str(folder), device="cpu")
-    theirs = torch.cat([model.predict([pair], **RAW) for pair in listed]).numpy()
+    theirs = np.concatenate([model.predict([pair], **raw) for pair in listed])
     ours = Reranker.load(folder).scores(listed, overflow="truncate", raw=True)
-    # Other texts differ by tenths at least.
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_templates_are_rendered_with_the_texts_themselves(write, name: str) -> None:
-    folder = write(template=TEMPLATES[name])
-    assert_scores_are_theirs(folder, [*pairs(12), (QUERY, "the cat " * 200), (QUERY * 40, "it")])
-
-
-def test_a_directory_without_a_template_has_pairs_of_its_tokenizer(write) -> None:
-    assert_scores_are_theirs(write(template=None), [*pairs(12), (QUERY, "the cat " * 200)])
+@pytest.mark.parametrize("template", [*TEMPLATES.values(), None], ids=[*TEMPLATES, "the tokenizer's own"])
+def test_templates_are_rendered_with_the_texts_themselves(write, template: str | None) -> None:
+    compare_some(write(template=template), LONG, (QUERY * 40, "it"))
 
 
 def named(folder: Path, place: str) -> None:
@@ -180,40 +153,31 @@ def test_the_template_of_the_name_default_counts(write, place: str) -> None:
         settings = json.loads((folder / "tokenizer_config.json").read_text())
         settings["chat_template"][1]["template"] = TEMPLATES["parts"]
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert_scores_are_theirs(folder, pairs(8))
+    compare_some(folder)
 
 
 @pytest.mark.parametrize(
     "kwargs",
     [
-        {"chat_template": {"add_generation_prompt": True, "style": "short"}},
-        {"chat_template": {"restore_suffix": False}},
+        {"chat_template": {"add_generation_prompt": True, "style": "short", "restore_suffix": False}},
         {"chat_template": {"chat_template": TEMPLATES["a loop"]}},
         {"chat_template": {"bos_token": "<|endoftext|>", "tools": [{"type": "function"}]}},
-        {"common": {"padding_side": "left"}},
-        {"text": {"max_length": 150}, "common": {"max_length": 160}},
+        {"text": {"max_length": 150}, "common": {"max_length": 160, "padding_side": "left"}},
     ],
 )
 def test_arguments_of_the_template(write, kwargs: dict) -> None:
-    from sentence_transformers import CrossEncoder
-    from sentence_transformers.base.modules import Transformer
-    from sentence_transformers.cross_encoder.modules import LogitScore
-
     more = "{{ bos_token }}{{ style }}{{ tools }}{{ common_kwargs }}{% if add_generation_prompt %}<|im_start|>assistant{% endif %}"
     folder = write(template=JINJA + more)
-    modules = [
-        Transformer(str(folder), transformer_task="text-generation", processing_kwargs=kwargs),
-        LogitScore(300, 301),
-    ]
-    CrossEncoder(modules=modules, device="cpu").save_pretrained(str(folder.parent / "saved"))
-    assert_scores_are_theirs(folder.parent / "saved", [*pairs(8), (QUERY, "the cat " * 200)])
+    body = Transformer(str(folder), transformer_task="text-generation", processing_kwargs=kwargs)
+    saved = save_modules(folder.parent / "saved", body, LogitScore(300, 301), reader=CrossEncoder)
+    compare_some(saved, LONG)
 
 
 def test_a_pair_that_loses_its_beginning_keeps_the_end_of_the_template(write) -> None:
     folder = write()
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "truncation_side": "left"}))
-    assert_scores_are_theirs(folder, [(QUERY, "it"), (QUERY, "the cat " * 200)])
+    compare_some(folder, LONG)
 
 
 QWEN3 = "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>user\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
@@ -222,14 +186,12 @@ QWEN3 = "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>user\n{{ m.
 @pytest.mark.parametrize("instruction", [None, "Find the sentence about the cat"])
 def test_a_template_that_carries_no_pair_is_that_of_the_card(write, instruction: str | None, assert_as_exact) -> None:
     """As the card computes it: the template's ends and the pair are tokenised one after another. sentence-transformers refuses."""
-    from sentence_transformers import CrossEncoder
-
     folder = write(template=QWEN3)
     with pytest.raises(ValueError, match="cannot carry a 'query'/'document' pair"):
         CrossEncoder(str(folder), device="cpu").predict([(QUERY, "it")])
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ids = [tokenizer.convert_tokens_to_ids(word) for word in ("yes", "no")]
-    listed = pairs(64)
+    listed = PAIRS
     # The three parts of the card: what is before "<Instruct>", the pair, and what is after it.
     start, rest = CARD.split("<Instruct>")
     middle, end = rest.split("<|im_end|>")[0], "<|im_end|>" + rest.split("<|im_end|>", 1)[1]
@@ -254,35 +216,23 @@ def test_a_template_that_carries_no_pair_is_that_of_the_card(write, instruction:
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_pair_has_the_same_bits_alone(write, dtype: torch.dtype) -> None:
-    reranker = Reranker.load(write(), dtype=dtype)
-    listed = [*[(QUERY, passage) for passage in PASSAGES], *pairs(40)]
-    together = reranker.scores(listed)
+def test_a_pair_has_the_same_bits_alone_in_bfloat16(write) -> None:
+    reranker = Reranker.load(write(), dtype=torch.bfloat16)
+    listed = [*[(QUERY, passage) for passage in PASSAGES], *PAIRS]
     alone = [reranker.scores([pair])[0] for pair in listed]
-    assert together.tobytes() == np.float32(alone).tobytes()
+    assert reranker.scores(listed).tobytes() == np.float32(alone).tobytes()
     assert reranker.scores([]).shape == (0,)
 
 
 def test_modules_prompts_and_activations_of_sentence_transformers(write) -> None:
-    from sentence_transformers import CrossEncoder
-    from sentence_transformers.base.modules import Transformer
-    from sentence_transformers.cross_encoder.modules import LogitScore
-
-    folder = write()
+    folder, listed = write(), [(QUERY, passage) for passage in PASSAGES]
     modules = [Transformer(str(folder), transformer_task="text-generation"), LogitScore(300, None)]
-    model = CrossEncoder(
-        modules=modules,
-        device="cpu",
-        prompts={"cat": "Find the cat"},
-        default_prompt_name="cat",
-        activation_fn=torch.nn.Identity(),
-    )
-    model.save_pretrained(str(folder.parent / "saved"))
-    ours = Reranker.load(folder.parent / "saved")
+    prompts = {"prompts": {"cat": "Find the cat"}, "default_prompt_name": "cat"}
+    identity = {"activation_fn": torch.nn.Identity()}
+    saved = save_modules(folder.parent / "saved", *modules, reader=CrossEncoder, **prompts, **identity)
+    ours = Reranker.load(saved)
     assert not ours.has_sigmoid
-    theirs = model.predict([(QUERY, passage) for passage in PASSAGES])
-    scores = ours.scores([(QUERY, passage) for passage in PASSAGES])
-    np.testing.assert_allclose(scores, theirs, rtol=1e-4, atol=1e-5)
-    told = Reranker.load(folder.parent / "saved", instruction="Find the cat")
-    assert told.scores([(QUERY, passage) for passage in PASSAGES]).tobytes() == scores.tobytes()
+    scores = ours.scores(listed)
+    np.testing.assert_allclose(scores, CrossEncoder(str(saved), device="cpu").predict(listed), rtol=1e-4, atol=1e-5)
+    told = Reranker.load(saved, instruction="Find the cat")
+    assert told.scores(listed).tobytes() == scores.tobytes()

@@ -1,27 +1,25 @@
 """Reranker: scores are those of CrossEncoder, one pair after another, since theirs in a batch is padded; by our model or transformers' own."""
 
 import json
-import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tolerance import assert_as_exact
-from torch import nn
 from waiting import HANG
 
 from uwaga import Ragged, Reranker
 from uwaga.encode.reranker import sigmoid
-from uwaga.integrations.transformers import ragged_classifier
+from uwaga.integrations.transformers.ragged_classifier import GivenStates, RaggedClassifier
 from uwaga.models import opening
 
 transformers = pytest.importorskip("transformers", minversion="5")
-peer = pytest.importorskip("sentence_transformers", minversion="6")
-from tiny_tokenizer import WORDS, write_tokenizer  # noqa: E402
-from tokenizers import Tokenizer, processors  # noqa: E402
+pytest.importorskip("sentence_transformers", minversion="6")
+from sentence_models import assert_scores_are_theirs, random_pairs, save_model  # noqa: E402
+from tiny_tokenizer import PAIR, write_tokenizer  # noqa: E402
 
 _WIDE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 _DECODER = _WIDE | {"num_key_value_heads": 2}
@@ -42,6 +40,9 @@ CASES: dict[str, tuple[str, dict, str, bool]] = {
 }  # fmt: skip
 
 
+PAIRS = [*random_pairs(40), ("the cat " * 3, "a dog sat on it " * 12)]
+
+
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Path]:
     def made(case: str) -> Path:
@@ -49,94 +50,61 @@ def make(tmp_path: Path) -> Callable[..., Path]:
         folder = tmp_path / "cross"
         shared = {"vocab_size": 64, "type_vocab_size": 3, "max_position_embeddings": 64, "num_labels": 1}
         ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3, "cls_token_id": 2}
-        config = transformers.AutoConfig.for_model(family, **shared | ids | settings)
-        torch.manual_seed(1)
-        model = transformers.AutoModelForSequenceClassification.from_config(config).eval()
-        with torch.no_grad():
-            for name, x in model.named_parameters():
-                x.copy_(float("norm" in name.lower() and name.endswith("weight")) + 0.2 * torch.randn(x.shape))
-        model.save_pretrained(folder)
+        save_model(folder, family, "AutoModelForSequenceClassification", **(shared | ids | settings))
         names = ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"]
         kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": names}
-        write_tokenizer(folder, model_max_length=40, **kind)
-        words = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        words.post_processor = processors.TemplateProcessing(
-            single="[CLS] $A [SEP]",
-            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-            special_tokens=[("[CLS]", words.token_to_id("[CLS]")), ("[SEP]", words.token_to_id("[SEP]"))],
-        )
-        words.save(str(folder / "tokenizer.json"))
+        write_tokenizer(folder, pair=PAIR, model_max_length=40, **kind)
         return folder
 
     return made
 
 
-def pairs() -> list[tuple[str, str]]:
-    rng = random.Random(0)
-    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 12))) for _ in range(96)]
-    return [*zip(texts[::2], texts[1::2], strict=True), ("the cat " * 3, "a dog sat on it " * 12)]
-
-
 @pytest.mark.filterwarnings("ignore:.*unknown keys, which have no effect")  # of other families
-@pytest.mark.gate(only=lambda case: case not in ("modernbert", "prenorm", "rembert", "phi"))
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.replace(" ", "-"))
+@pytest.mark.gate(only=lambda case: case in ("bert", "deberta", "modernbert mean", "qwen3", "gpt2"))
+@pytest.mark.parametrize("case", CASES)
 def test_scores_are_those_of_cross_encoder_with_the_same_bits_alone(case: str, make: Callable) -> None:
-    folder, listed = make(case), pairs()
-    reranker = Reranker.load(folder)
+    reranker = assert_scores_are_theirs(make(case), PAIRS)
     assert reranker.explain().engine == CASES[case][2]
-    raw = {"activation_fn": nn.Identity(), "show_progress_bar": False, "convert_to_tensor": True}
-
-    def theirs(dtype: torch.dtype) -> torch.Tensor:
-        model = peer.CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": dtype})
-        return torch.cat([model.predict([pair], **raw) for pair in listed])
-
-    scores = reranker.scores(listed, overflow="truncate", raw=True)
-    assert_as_exact(torch.from_numpy(scores), theirs(torch.float32), lambda: theirs(torch.float64))
-    alone = [reranker.scores([pair], overflow="truncate", raw=True)[0] for pair in listed]
-    assert scores.tobytes() == np.float32(alone).tobytes()
-    assert reranker.rank(*listed[0][:1], [listed[0][1]]).indices.tolist() == [0]
+    assert reranker.rank(PAIRS[0][0], [PAIRS[0][1]]).indices.tolist() == [0]
 
 
-@pytest.mark.parametrize("case", ["modernbert", "deberta"])
-def test_bfloat16_has_the_same_bits_alone(case: str, make: Callable) -> None:
-    reranker, listed = Reranker.load(make(case), dtype=torch.bfloat16), pairs()
-    scores = reranker.scores(listed, overflow="truncate", raw=True)
-    alone = [reranker.scores([pair], overflow="truncate", raw=True)[0] for pair in listed]
+def test_bfloat16_has_the_same_bits_alone(make: Callable) -> None:
+    reranker = Reranker.load(make("modernbert"), dtype=torch.bfloat16)
+    scores = reranker.scores(PAIRS, overflow="truncate", raw=True)
+    alone = [reranker.scores([pair], overflow="truncate", raw=True)[0] for pair in PAIRS]
     assert scores.tobytes() == np.float32(alone).tobytes()
 
 
-def test_a_classifier_that_reads_more_than_states_runs_whole(make: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, listed = make("modernbert"), pairs()
-    expected = Reranker.load(folder).scores(listed, overflow="truncate", raw=True)
+class OfWeights(transformers.ModernBertForSequenceClassification):
+    """Its number depends on a weight of the body."""
 
-    def refuse(*_: object, **__: object) -> None:
-        raise TypeError("it wants attentions")
-
-    monkeypatch.setattr("uwaga.integrations.transformers.ragged_classifier.GivenStates.forward", refuse)
-    reranker = Reranker.load(folder)
-    choice = reranker.explain()
-    assert choice.engine == ONE_BY_ONE
-    assert choice.refused[PACKED].endswith("reads more than the states of its body: it wants attentions")
-    assert reranker.scores(listed, overflow="truncate", raw=True).tobytes() == expected.tobytes()
-
-
-def test_a_classifier_that_gives_other_numbers_from_states_runs_whole(
-    make: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, listed = make("modernbert"), pairs()
-    expected = Reranker.load(folder).scores(listed, overflow="truncate", raw=True)
-    forward = ragged_classifier.GivenStates.forward
-
-    def other(self: nn.Module, *given: object, **more: object) -> object:
-        output = forward(self, *given, **more)
-        output.last_hidden_state = output.last_hidden_state + 1
+    def forward(self, input_ids: torch.Tensor, **given: Any) -> Any:
+        output = super().forward(input_ids, **given)
+        output.logits = output.logits + self.model.embeddings.tok_embeddings.weight[0, 0]
         return output
 
-    monkeypatch.setattr(ragged_classifier.GivenStates, "forward", other)
-    reranker = Reranker.load(folder)
-    why = "the classifier of ModernBertForSequenceClassification reads more than the states of its body"
-    assert reranker.explain().refused == {PACKED: why}
-    assert reranker.scores(listed, overflow="truncate", raw=True).tobytes() == expected.tobytes()
+
+class Twice(transformers.ModernBertForSequenceClassification):
+    """Its body runs again, on the tokens in reverse."""
+
+    def forward(self, input_ids: torch.Tensor, **given: Any) -> Any:
+        output = super().forward(input_ids, **given)
+        output.logits = output.logits + super().forward(input_ids.flip(1), **given).logits
+        return output
+
+
+@pytest.mark.parametrize("kind", [OfWeights, Twice])
+@torch.no_grad()
+def test_a_classifier_that_reads_more_than_states_runs_whole(make: Callable, kind: type) -> None:
+    model = kind.from_pretrained(make("modernbert")).eval()
+    texts = [torch.tensor([5, 6, 7]), torch.tensor([8, 9])]
+    expected = [model(text[None]).logits[0, 0] for text in texts]
+    classifier = RaggedClassifier(model, takes_types=False)
+    assert classifier.choice.engine == ONE_BY_ONE
+    assert (
+        f"the classifier of {kind.__name__} reads more than the states of its body" in classifier.choice.refused[PACKED]
+    )
+    torch.testing.assert_close(classifier(Ragged.from_list(texts)), torch.stack(expected))
 
 
 def test_a_classifier_reads_types_only_where_its_model_does(make: Callable) -> None:
@@ -162,7 +130,7 @@ def test_two_threads_score_texts_by_one_classifier(make: Callable) -> None:
             inside.set()
             assert go.wait(HANG)
 
-    (given,) = (each for each in model.modules() if isinstance(each, ragged_classifier.GivenStates))
+    (given,) = (each for each in model.modules() if isinstance(each, GivenStates))
     hook = given.register_forward_pre_hook(wait)
     thread.start()
     assert inside.wait(HANG)
