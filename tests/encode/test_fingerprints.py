@@ -2,17 +2,16 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from opened import listening
 from safetensors.torch import load_file, save_file
 
 from uwaga import TextEncoder
-from uwaga._base import untrusted
 from uwaga.models import opening
-from uwaga.models.checkpoints.directories import fingerprint, model_files
+from uwaga.models.checkpoints.directories import find, fingerprint, model_files
 
 
 def test_copies_have_one_fingerprint_wherever_they_lie(folder: Path, tmp_path: Path) -> None:
@@ -24,18 +23,22 @@ def test_copies_have_one_fingerprint_wherever_they_lie(folder: Path, tmp_path: P
     assert fingerprint(copy) == fingerprint(folder)
 
 
-def test_files_that_have_not_changed_are_not_read_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("uwaga.models.checkpoints.directories._SETTLED_NS", 0)
-    first, read, real = fingerprint(folder), [], untrusted.sha256
-    monkeypatch.setattr(untrusted, "sha256", lambda path, most: (read.append(path.name), real(path, most))[1])
-    assert fingerprint(folder) == first
-    assert not read
-    (folder / "config.json").write_bytes((folder / "config.json").read_bytes() + b" ")
-    assert fingerprint(folder) != first
-    assert read == ["config.json"]
+def test_files_that_have_not_changed_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UWAGA_DATA", str(tmp_path))
+    folder = find("bard", None)  # whose files were not written a moment ago
+    opened: list[str] = []
+    first = fingerprint(folder)
+    with listening(lambda path: opened.append(path.name)):
+        assert fingerprint(folder) == first
+        assert opened == ["digests.json"]
+        digests = json.loads((tmp_path / "digests.json").read_text())
+        (config,) = [name for name in digests if name.endswith("/config.json")]
+        digests[config][2] += 1  # as if the file had had another size
+        (tmp_path / "digests.json").write_text(json.dumps(digests))
+        opened.clear()
+        assert fingerprint(folder) == first
+    assert opened[:2] == ["digests.json", "config.json"]
+    assert {"model.safetensors", "tokenizer.json"}.isdisjoint(opened)
 
 
 @pytest.mark.parametrize("place", ["", "0_Transformer"])
@@ -65,14 +68,6 @@ def test_any_file_changes_it_and_so_does_one_that_appears(tmp_path: Path, place:
     assert len(set(seen)) == 1 + 2 * len(files)
 
 
-_opened: set[Path] | None = None
-
-
-def _look(event: str, arguments: tuple) -> None:
-    if event == "open" and _opened is not None and isinstance(arguments[0], str | bytes | Path):
-        _opened.add(Path(arguments[0] if not isinstance(arguments[0], bytes) else arguments[0].decode()))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "pickled", "sharded", "modules"])
 def test_it_has_every_file_that_a_load_opens(kind: str, folder: Path, describe) -> None:
@@ -98,15 +93,12 @@ def test_it_has_every_file_that_a_load_opens(kind: str, folder: Path, describe) 
         (folder / "deep" / "head" / "config.json").write_text(json.dumps({"in_features": 16, "out_features": 2}))
         head = {"linear.weight": torch.ones(2, 16), "linear.bias": torch.ones(2)}
         save_file(head, folder / "deep" / "head" / "model.safetensors")
-    global _opened
-    sys.addaudithook(_look)
-    _opened = set()
-    try:
+    opened: set[Path] = set()
+    with listening(opened.add):
         TextEncoder.load(folder).encode(["the cat"])
         if kind == "plain":
             pytest.importorskip("transformers")
             opening.read_module(folder, None, "states")  # as transformers reads a family that is not uwaga's own
-    finally:
-        opened, _opened = {path for path in _opened if folder in path.parents}, None
+    opened = {path for path in opened if folder in path.parents}
     assert {"config.json", "tokenizer.json"} < {path.name for path in opened}
     assert opened <= set(model_files(folder))
