@@ -3,7 +3,6 @@
 import inspect
 import json
 import re
-import shutil
 from collections import Counter
 from collections.abc import Mapping
 from itertools import groupby
@@ -20,7 +19,6 @@ from uwaga.models.tokenizers.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers", minversion="5")
 from random_tokenizers import FAMILIES, TEXTS, write  # noqa: E402
-from tokenizers import AddedToken  # noqa: E402
 from transformers import tokenization_utils_base as base  # noqa: E402
 from transformers import tokenization_utils_tokenizers as backends  # noqa: E402
 from transformers.models.auto import tokenization_auto  # noqa: E402
@@ -55,29 +53,18 @@ def ours(folder: Path) -> Tokenizer:
     return Tokenizer(auto_tokenizer.load(folder)[0], folder / "tokenizer.json")
 
 
-def compare_many(folder: Path, seeds: range) -> Counter[str]:
+@pytest.mark.slow
+@pytest.mark.gate(only=lambda start: start == 0)
+@pytest.mark.parametrize("start", range(0, 432, 24))
+def test_random_directories(tmp_path: Path, start: int) -> None:
     counts: Counter[str] = Counter()
-    for seed in seeds:
-        what = write(folder / "model", seed)
+    for seed in range(start, start + 24):
+        what = write(tmp_path / f"{seed}", seed)
         try:
-            counts[compared(folder / "model")] += 1
+            counts[compared(tmp_path / f"{seed}")] += 1
         except AssertionError as error:
             raise AssertionError(what) from error
-        shutil.rmtree(folder / "model")
-    return counts
-
-
-@pytest.mark.slow
-def test_random_directories(tmp_path: Path) -> None:
-    counts = compare_many(tmp_path, range(24))
     assert counts["computed"] >= 16, counts
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("start", range(24, 424, 40))
-def test_many_random_directories(tmp_path: Path, start: int) -> None:
-    counts = compare_many(tmp_path, range(start, start + 40))
-    assert counts["computed"] >= 28, counts
 
 
 @pytest.mark.slow
@@ -102,7 +89,6 @@ _XLM = {
 _WORDS = {"do_lower_case": True, "tokenize_chinese_chars": True, "strip_accents": None}
 # tokenizer_config.json of published models: the family, which of its tokenizers, and whether the file lists the added tokens.
 PUBLISHED: Mapping[str, tuple[str, int, bool, dict[str, Any]]] = {
-    "bert-base-uncased": ("bert", 0, False, {"do_lower_case": True, "model_max_length": 512}),
     "bge-small-en-v1.5": ("bert", 0, True, _WORDS | _BERT | {
         "clean_up_tokenization_spaces": True, "do_basic_tokenize": True, "model_max_length": 512, "never_split": None,
         "tokenizer_class": "BertTokenizer",
@@ -127,11 +113,6 @@ PUBLISHED: Mapping[str, tuple[str, int, bool, dict[str, Any]]] = {
     "DeepSeek-R1-Distill-Llama-8B": ("llama", 1, False, {
         "add_bos_token": True, "add_eos_token": False, "bos_token": marked("<s>", normalized=True), "eos_token": marked("</s>"),
         "legacy": True, "sp_model_kwargs": {}, "unk_token": None, "tokenizer_class": "LlamaTokenizerFast",
-    }),
-    "Llama-2-7b-hf": ("llama", 0, False, {
-        "add_bos_token": True, "add_eos_token": False, "bos_token": marked("<s>"), "eos_token": marked("</s>"), "legacy": False,
-        "model_max_length": 10**30, "pad_token": None, "padding_side": "right", "sp_model_kwargs": {}, "tokenizer_class": "LlamaTokenizer",
-        "unk_token": marked("<unk>"),
     }),
     "gemma-2-2b": ("gemma2", 0, True, {
         "add_bos_token": True, "add_eos_token": False, "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>",
@@ -243,9 +224,3 @@ def tables() -> str:
 def test_the_page_shows_the_rules() -> None:
     assert tables() in PAGE.read_text(encoding="utf-8"), f"docs/reference/model-options.md must contain:\n\n{tables()}"
     assert set(LISTS) | set(SWITCHES) <= set(KEYS)
-
-
-def test_tokens_of_classes_keep_their_options() -> None:
-    mask = KINDS["MPNetTokenizer"].tokens["mask_token"]
-    assert isinstance(mask, AddedToken)
-    assert mask.lstrip

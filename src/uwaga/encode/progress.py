@@ -29,16 +29,16 @@ class Progress(NamedTuple):
 Listener = Callable[[Progress], object]
 
 
-def time_left() -> Callable[..., str]:
+def time_left(clock: Callable[[], float] = time.monotonic) -> Callable[..., str]:
     """Return a function of (done, earlier=0.0, total=1.0) that returns the time left in words.
 
     The estimate is from the work of this run. done: includes the work of earlier runs, `earlier`. total: None if it is unknown.
     """
-    started = time.monotonic()
+    started = clock()
 
     def left(done: float, earlier: float = 0.0, total: float | None = 1.0) -> str:
         nonlocal started
-        now = time.monotonic()
+        now = clock()
         if done <= earlier:
             started = now  # this run has done nothing yet
         if done <= earlier or total is None:
