@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from opened import when_opened
 from pyarrow import parquet
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
@@ -24,7 +25,6 @@ from uwaga import TextEncoder
 from uwaga.cli import app
 from uwaga.data.documents import Document
 from uwaga.encode.shards import SHARD_CHARACTERS, SHARD_DOCUMENTS, digest, groups
-from uwaga.encode.vector_files import VectorFile
 from uwaga.models.checkpoints import directories
 
 TEXTS = [f"{a} {b} on the mat ." for a in ("the cat", "a dog", "it") for b in ("sat", "ran away", "then sat")]
@@ -62,7 +62,10 @@ def refusal(corpus: Path, output: Path, model: Path, *options: object) -> str:
     return commands.refusal("encode", corpus, "-o", output, "--model", model, *options)
 
 
-def test_the_file_has_a_row_for_each_document_with_its_vector(corpus: Path, model: Path, tmp_path: Path) -> None:
+def test_the_file_has_a_row_for_each_document_with_its_vector(
+    corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
     said = run(corpus, tmp_path / "out.parquet", model)
     table = parquet.read_table(tmp_path / "out.parquet")
     assert table["id"].to_pylist() == [f"d{number}" for number in range(len(TEXTS))]
@@ -75,7 +78,11 @@ def test_the_file_has_a_row_for_each_document_with_its_vector(corpus: Path, mode
     assert np.array_equal(vectors, expected)
     tokens = sum(table["tokens"].to_pylist())
     assert said.endswith(f"out.parquet: documents: {len(TEXTS)}; tokens: {tokens}\n")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["docs.jsonl", "model", "out.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "docs.jsonl",
+        "model",
+        "out.parquet",
+    ]  # no shared weights
 
 
 def test_the_vectors_are_an_array_of_numpy_too(corpus: Path, model: Path, tmp_path: Path) -> None:
@@ -97,17 +104,6 @@ def test_the_vectors_are_an_array_of_numpy_too(corpus: Path, model: Path, tmp_pa
     assert not (tmp_path / "b.parquet").exists()
 
 
-def test_windows_say_which_characters_they_are_of(model: Path, tmp_path: Path) -> None:
-    corpus = write(tmp_path / "docs.jsonl", [TEXTS[0], LONG])
-    run(corpus, tmp_path / "out.parquet", model, "--overflow", "windows", "--overlap", "2")
-    table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
-    assert [row["id"] for row in table] == ["d0", "d1", "d1"]
-    assert [LONG[row["start"] : row["stop"]] for row in table[1:]] == [
-        "the cat sat on the mat and then",
-        "and then it ran away from the house",
-    ]
-
-
 def test_every_option_reaches_the_encoder(model: Path, tmp_path: Path) -> None:
     corpus = write(tmp_path / "docs.jsonl", [LONG])
     options = "--overflow mean --overlap 1 --normalize --tokens-per-batch 5 --truncate-dim 6 --dtype bfloat16"
@@ -119,15 +115,22 @@ def test_every_option_reaches_the_encoder(model: Path, tmp_path: Path) -> None:
     assert np.array_equal(np.array([row["vector"]], dtype=np.float32), expected)
 
 
-def test_late_chunking_has_a_row_for_each_span(model: Path, tmp_path: Path) -> None:
-    text = "the cat sat. a dog ran."
-    corpus = write(tmp_path / "docs.jsonl", [text, LONG])
-    run(corpus, tmp_path / "out.parquet", model, "--spans", "sentence", "--overflow", "windows", "--overlap", "2")
+@pytest.mark.parametrize("late", [False, True])
+def test_windows_and_spans_say_which_characters_they_are_of(model: Path, tmp_path: Path, late: bool) -> None:
+    texts = ["the cat sat. a dog ran.", LONG]
+    corpus = write(tmp_path / "docs.jsonl", texts)
+    spans = ["--spans", "sentence"] if late else []
+    run(corpus, tmp_path / "out.parquet", model, "--overflow", "windows", "--overlap", "2", *spans)
     table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
-    assert [row["id"] for row in table] == ["d0", "d0", "d1"]
-    assert [text[row["start"] : row["stop"]] for row in table[:2]] == ["the cat sat. ", "a dog ran."]
-    expected = TextEncoder.load(model).encode([text, LONG], spans="sentence", overflow="windows", overlap=2)
-    assert np.array_equal(np.array([row["vector"] for row in table], np.float32), expected.values.numpy())
+    parts = [(row["id"], texts[row["document"]][row["start"] : row["stop"]]) for row in table]
+    if late:
+        assert parts == [("d0", "the cat sat. "), ("d0", "a dog ran."), ("d1", LONG)]
+    else:
+        windows = ["the cat sat on the mat and then", "and then it ran away from the house"]
+        assert parts == [("d0", texts[0]), *(("d1", window) for window in windows)]
+    expected = TextEncoder.load(model).encode(texts, spans="sentence" if late else None, overflow="windows", overlap=2)
+    vectors = np.array([row["vector"] for row in table], np.float32)
+    assert np.array_equal(vectors, expected.values.numpy() if late else expected)
 
 
 @pytest.mark.parametrize("kind", ["txt.gz", "parquet"])
@@ -172,17 +175,6 @@ def interrupted(*, after: int, error: BaseException = FULL) -> Iterator[None]:
     # Digests of the model's files are not kept, which a slow machine would sync.
     with mock.patch.multiple(os, fsync=fsync), mock.patch.object(directories, "_SETTLED_NS", 1 << 62):
         yield
-
-
-def before_writing(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Let something happen while documents are read."""
-    begin = VectorFile.begin
-
-    def begin_late(self: VectorFile, earlier: object) -> None:
-        act()
-        begin(self, earlier)
-
-    monkeypatch.setattr(VectorFile, "begin", begin_late)
 
 
 @pytest.fixture
@@ -274,35 +266,12 @@ def test_no_file_has_a_vector_that_is_not_finite(corpus: Path, model: Path, tmp_
 def test_a_pyarrow_that_cannot_be_loaded_is_named(
     corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def find_spec(name: str, *_: object) -> None:
-        if name == "pyarrow.parquet":
-            raise ImportError("DLL load failed")
-
-    monkeypatch.delitem(sys.modules, "pyarrow.parquet")
-    monkeypatch.setattr(sys, "meta_path", [mock.Mock(find_spec=find_spec), *sys.meta_path])
+    (tmp_path / "pyarrow.py").write_text("raise ImportError('DLL load failed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.delitem(sys.modules, name)
     said = refusal(corpus, tmp_path / "out.parquet", model)
     assert said.startswith("pyarrow cannot be imported: DLL load failed; ")
-
-
-def test_a_head_that_has_changed_is_another_model(corpus: Path, model: Path, tmp_path: Path) -> None:
-    """In a folder of any name, in place of vectors of two models in one file."""
-    place = "deep/head"
-    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Dense": place}
-    for path in ("1_Pooling", place):
-        (model / path).mkdir(parents=True)
-    listed = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds.items()]
-    (model / "modules.json").write_text(json.dumps(listed))
-    (model / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
-    (model / place / "config.json").write_text('{"in_features": 16, "out_features": 2}')
-    head = {"linear.weight": torch.ones(2, 16), "linear.bias": torch.ones(2)}
-    save_file(head, model / place / "model.safetensors")
-    output = tmp_path / "out.parquet"
-    with interrupted(after=12):
-        refusal(corpus, output, model)
-    save_file({name: -x for name, x in head.items()}, model / place / "model.safetensors")
-    said = refusal(corpus, output, model).splitlines()
-    assert "begun with other options" in said[0]
-    assert [line.split(":")[0] for line in said[1:-1]] == ["  model"]
 
 
 @pytest.mark.parametrize("options", [["--overflow", "windows", "--overlap", "2"], ["--skip-invalid"]], ids=" ".join)
@@ -347,22 +316,6 @@ def test_what_was_left_out_is_encoded_with_the_option_that_its_reason_names(
     assert "overflow: 'mean' there, 'error' now" in refusal(corpus, output, model, "--skip-invalid")
 
 
-def test_a_document_that_cannot_be_encoded_is_named_and_can_be_mended_later(
-    model: Path, tmp_path: Path, read: list[list[str]]
-) -> None:
-    output = tmp_path / "out.parquet"
-    corpus = write(tmp_path / "docs.jsonl", [*TEXTS, LONG])
-    assert refusal(corpus, output, model).startswith(f"{corpus}:10: has 14 tokens, and the model takes at most 10")
-    parts = tmp_path / "out.parquet.parts"
-    kept = len(list(parts.glob("*.arrow")))
-    assert kept
-    write(corpus, [*TEXTS, LONG[:20]])
-    read.clear()
-    run(corpus, output, model)
-    assert len(read) == SHARDS + 1 - kept
-    assert parquet.read_metadata(output).num_rows == len(TEXTS) + 1
-
-
 def test_blank_lines_of_a_text_are_no_documents(model: Path, tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join([TEXTS[0], "", " \t", TEXTS[1], ""]) + "\n")
@@ -372,11 +325,6 @@ def test_blank_lines_of_a_text_are_no_documents(model: Path, tmp_path: Path) -> 
     assert "finished already" in run(lines, output, model)
     # Listed as before where documents are left out and listed.
     assert "skipped: 3" in run(lines, tmp_path / "listed.parquet", model, "--skip-invalid")
-
-
-def test_after_a_kill_the_numbers_of_documents_are_still_right(begun: Path, corpus: Path, model: Path) -> None:
-    write(corpus, [*TEXTS, ""])
-    assert refusal(corpus, begun, model) == f"{corpus}:10: is empty\n{SKIP}"
 
 
 def test_shards_of_documents_that_stayed_are_kept(
@@ -392,6 +340,8 @@ def test_shards_of_documents_that_stayed_are_kept(
 
 
 def test_fewer_documents_than_shards_that_are_finished(begun: Path, corpus: Path, model: Path) -> None:
+    write(corpus, [*TEXTS, ""])
+    assert refusal(corpus, begun, model) == f"{corpus}:10: is empty\n{SKIP}"
     write(corpus, TEXTS[:3])
     run(corpus, begun, model)
     assert parquet.read_metadata(begun).num_rows == 3
@@ -419,16 +369,14 @@ def test_a_finished_file_is_updated_where_documents_are_new_or_others(
     assert output.read_bytes() == again.read_bytes()
 
 
-def test_a_finished_file_that_is_another_one_meanwhile_is_not_read(
-    corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_file_that_is_another_one_meanwhile_is_not_read(corpus: Path, model: Path, tmp_path: Path) -> None:
     """As by another `--update`: its shards are others, or stand in another order."""
     output, other = tmp_path / "out.parquet", tmp_path / "other.parquet"
     run(corpus, output, model)
     run(write(tmp_path / "turned.jsonl", TEXTS[::-1]), other, model)
     write(corpus, [*TEXTS, "a dog"])
-    before_writing(monkeypatch, lambda: other.replace(output))
-    assert f"{output} was changed meanwhile" in refusal(corpus, output, model, "--update")
+    with when_opened(corpus.__eq__, lambda: other.replace(output)):
+        assert f"{output} was changed meanwhile" in refusal(corpus, output, model, "--update")
 
 
 def test_a_damaged_page_of_a_finished_file_is_found(corpus: Path, model: Path, tmp_path: Path) -> None:
@@ -441,14 +389,6 @@ def test_a_damaged_page_of_a_finished_file_is_found(corpus: Path, model: Path, t
     write(corpus, [*TEXTS, "a dog"])
     assert refusal(corpus, output, model, "--update").startswith(f"{output} is damaged: ")
     assert output.read_bytes() == bytes(content)
-
-
-def test_one_process_writes_no_weights(
-    corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
-    run(corpus, tmp_path / "out.parquet", model)
-    assert not (tmp_path / "data" / "weights").exists()
 
 
 def test_what_was_left_out_is_tried_again(model: Path, tmp_path: Path, read: list[list[str]]) -> None:
@@ -475,9 +415,7 @@ def _flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_a_flipped_bit_of_a_finished_shard_is_told_and_not_joined(
-    begun: Path, corpus: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flipped_bit_of_a_finished_shard_is_told_and_not_joined(begun: Path, corpus: Path, model: Path) -> None:
     parts = begun.with_name("out.parquet.parts")
     shard = parts / f"{digest_of(0)}.arrow"
     content = shard.read_bytes()
@@ -485,14 +423,8 @@ def test_a_flipped_bit_of_a_finished_shard_is_told_and_not_joined(
     _flip(shard)
     assert refusal(corpus, begun, model) == said
     shard.write_bytes(content)
-    real = VectorFile.finish
-
-    def flip_and_finish(self: VectorFile) -> Iterator[pa.Table]:
-        _flip(shard)
-        return real(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(VectorFile, "finish", flip_and_finish)
+    # While the last shard is written, after the others were checked.
+    with when_opened(lambda path: digest_of(2)[:20] in path.name, lambda: _flip(shard)):
         assert refusal(corpus, begun, model) == said
     assert not begun.exists()
     shard.write_bytes(content)
@@ -576,22 +508,11 @@ def test_links_in_the_way_are_not_followed(begun: Path, corpus: Path, model: Pat
     assert (tmp_path / "c.parquet").is_symlink()
 
 
-def test_a_file_that_came_while_documents_were_read_is_not_replaced(
-    corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_came_while_documents_were_read_is_not_replaced(corpus: Path, model: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.parquet"
-    before_writing(monkeypatch, lambda: output.write_text("mine"))
-    assert refusal(corpus, output, model).startswith(f"{output}: cannot be used: it already exists. ")
+    with when_opened(corpus.__eq__, lambda: output.write_text("mine")):
+        assert refusal(corpus, output, model).startswith(f"{output}: cannot be used: it already exists. ")
     assert output.read_text() == "mine"
-
-
-@pytest.mark.skipif(
-    not Path("/proc/self").is_dir(), reason="needs a folder that cannot be written, such as Linux's /proc"
-)
-def test_a_folder_that_cannot_be_written(corpus: Path, model: Path) -> None:
-    said = refusal(corpus, Path("/proc/self/out.parquet"), model)
-    assert said.startswith("/proc/self/out.parquet.parts: ")
-    assert said.endswith(". Finished shards are kept; the same command resumes")
 
 
 # Documents that are invalid, as lines of JSON, and a word of the reason; tests/messages has all reasons.
