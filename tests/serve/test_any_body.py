@@ -55,7 +55,7 @@ def replied(service: Service, path: str, body: bytes) -> object:
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
-    max_examples=200,
+    max_examples=100,
     deadline=None,
     derandomize=True,
     database=None,

@@ -15,17 +15,6 @@ from uwaga.serve.metrics import PATHS
 from uwaga.serve.requests import POSTED, Limits
 
 
-def test_health_and_models(serving) -> None:
-    async def test(client) -> None:
-        health = await client.get("/health")
-        queue = {"requests": 0, "items": 0, "tokens": 0}
-        assert (health.status, health.json) == (200, {"status": "ok", "model": "tiny", "queue": queue})
-        assert [each["id"] for each in (await client.get("/v1/models")).json["data"]] == ["tiny"]
-        assert health.headers["x-content-type-options"] == "nosniff"
-
-    serving(test)
-
-
 def test_an_answer_is_counted_before_its_client_has_it(serving) -> None:
     """The process may be killed as soon as a client has its answer."""
 
@@ -39,8 +28,13 @@ def test_an_answer_is_counted_before_its_client_has_it(serving) -> None:
     serving(test)
 
 
-def test_metrics_count_what_happened(serving) -> None:
+def test_health_models_and_metrics(serving) -> None:
     async def test(client) -> None:
+        health = await client.get("/health")
+        queue = {"requests": 0, "items": 0, "tokens": 0}
+        assert (health.status, health.json) == (200, {"status": "ok", "model": "tiny", "queue": queue})
+        assert [each["id"] for each in (await client.get("/v1/models")).json["data"]] == ["tiny"]
+        assert health.headers["x-content-type-options"] == "nosniff"
         await client.post("/v1/embeddings", {"input": ["a cat", "a dog"]})
         await client.post("/v1/embeddings", b"no JSON")
         await client.get("/" + "x" * 100)

@@ -165,23 +165,23 @@ def test_a_vector_that_is_not_finite_is_an_error_of_its_own_request(serving, enc
     serving(test)
 
 
-@pytest.mark.parametrize("normalize", [None, True, False])
-def test_tei_has_the_vectors_of_encode_as_a_list_of_lists(serving, encoder, normalize) -> None:
+def test_tei_has_the_vectors_of_encode_as_a_list_of_lists(serving, encoder) -> None:
     """TEI's default is to normalize, whatever the model's modules say."""
-    own = {} if normalize is None else {"normalize": normalize}
-    expected = encoder.encode(TEXTS, normalize=normalize is not False)
 
     async def test(client) -> None:
-        answer = await client.post("/embed", {"inputs": TEXTS, **own})
-        assert answer.status == 200, answer.body
-        assert np.float32(answer.json).tobytes() == expected.tobytes()
-        one = await client.post("/embed", {"inputs": TEXTS[0], **own})
-        assert np.float32(one.json).tobytes() == expected[:1].tobytes()
-        ids = await client.post("/embed", {"inputs": encoder.tokenizer.with_special_tokens(TEXTS), **own})
-        assert ids.body == answer.body
-        cut = await client.post("/embed", {"inputs": TEXTS, "dimensions": 3, **own})
-        shorter = encoder.encode(TEXTS, normalize=normalize is not False, truncate_dim=3)
-        np.testing.assert_allclose(np.float32(cut.json), shorter, rtol=2e-7)
+        async def asked(inputs: object, **options: object) -> np.ndarray:
+            answer = await client.post("/embed", {"inputs": inputs} | options)
+            assert answer.status == 200, answer.body
+            return np.float32(answer.json)
+
+        ids = encoder.tokenizer.with_special_tokens(TEXTS)
+        for own in ({}, {"normalize": True}, {"normalize": False}):
+            is_unit = own != {"normalize": False}
+            expected = encoder.encode(TEXTS, normalize=is_unit)
+            assert (await asked(TEXTS, **own)).tobytes() == (await asked(ids, **own)).tobytes() == expected.tobytes()
+            assert (await asked(TEXTS[0], **own)).tobytes() == expected[:1].tobytes()
+            shorter = encoder.encode(TEXTS, normalize=is_unit, truncate_dim=3)
+            np.testing.assert_allclose(await asked(TEXTS, dimensions=3, **own), shorter, rtol=2e-7)
 
     serving(test)
 
@@ -197,6 +197,9 @@ def test_truncation_direction_is_computed_or_refused_by_name(serving, encoder) -
             assert (answer.status, answer.json["error_type"]) == (422, "Validation")
             assert answer.json["error"].startswith(f"truncation_direction must be '{right}'")
             unsaid = await client.post(path, body | {"truncate": True})
+            if path == "/embed":
+                vectors = encoder.encode([LONG], overflow="truncate", normalize=True)
+                assert np.float32(unsaid.json).tobytes() == vectors.tobytes()
             for same in (right, right.lower()):
                 answer = await client.post(path, asked | {"truncation_direction": same})
                 assert (answer.status, answer.body) == (200, unsaid.body)

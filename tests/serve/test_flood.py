@@ -27,7 +27,7 @@ def tiny(write_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def expected(encoder: TextEncoder, one_thread: None) -> dict[str, bytes]:
-    return texts_and_vectors(encoder, 500)
+    return texts_and_vectors(encoder, 250)
 
 
 def flood(server, expected: dict[str, bytes], requests: int) -> None:
@@ -44,8 +44,8 @@ def flood(server, expected: dict[str, bytes], requests: int) -> None:
 def test_a_flood_has_the_bits_of_encode_alone(start: Callable, expected: dict[str, bytes]) -> None:
     """Then SIGTERM under load: what was accepted is finished."""
     server = start()
-    flood(server, expected, 600)
-    texts = (list(expected) * 4)[:1500]
+    flood(server, expected, 300)
+    texts = (list(expected) * 8)[:1500]
     with ThreadPoolExecutor(_CLIENTS) as clients:
         asked = [clients.submit(server.embed, texts) for _ in range(_CLIENTS)]
 

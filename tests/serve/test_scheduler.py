@@ -63,13 +63,6 @@ def test_items_of_another_kind_wait_for_a_step_of_their_own_without_losing_their
     assert take(queue, 100) == ["b0"]
 
 
-def test_a_released_job_is_passed_over() -> None:
-    gone = job("gone", 1, 1)
-    queue = queue_of(gone, job("a", 5))
-    gone.is_released = True
-    assert take(queue, 100) == ["a0"]
-
-
 def test_a_released_job_holds_no_texts_though_the_queue_has_it() -> None:
     async def test() -> None:
         begun, go = threading.Event(), threading.Event()
@@ -111,24 +104,6 @@ def run(test: Any) -> None:
     asyncio.run(bounded())
 
 
-def test_rows_come_back_in_the_order_of_the_items_over_several_steps() -> None:
-    async def test() -> None:
-        steps = []
-        scheduler = Scheduler(length_of, step_tokens=4, limit=NO_LIMIT, on_step=steps.append)
-        jobs = submitted(scheduler, Job(["a" * n for n in range(1, 8)], [2] * 7), Job(["bbb"], [9]))
-        results = [await each.result for each in jobs]
-        assert results[0][:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
-        assert results[1][:, 0].tolist() == [3]
-        for each in jobs:
-            scheduler.release(each)
-            scheduler.release(each)
-        assert scheduler.held == (0, 0, 0)
-        scheduler.close()
-        assert sum(steps) == 7 * 2 + 9
-
-    run(test)
-
-
 def test_an_error_of_the_model_goes_to_those_of_its_step_and_the_next_one_is_computed() -> None:
     class PanicError(BaseException):
         """As those of libraries that are written in Rust."""
@@ -145,25 +120,6 @@ def test_an_error_of_the_model_goes_to_those_of_its_step_and_the_next_one_is_com
             await bad.result
         assert isinstance(caught.value.__cause__, PanicError)
         assert (await good.result)[:, 0].tolist() == [3]
-        scheduler.close()
-
-    run(test)
-
-
-@pytest.mark.parametrize("limit", [QueueSize(1, 9, 99), QueueSize(9, 3, 99), QueueSize(9, 9, 12)])
-def test_a_full_queue_takes_nothing_until_something_is_released(limit: QueueSize) -> None:
-    async def test() -> None:
-        scheduler = Scheduler(length_of, step_tokens=10, limit=limit)
-        (first,) = submitted(scheduler, Job(["a", "b"], [4, 4]))
-        with pytest.raises(asyncio.QueueFull):
-            submitted(scheduler, Job(["c", "d"], [4, 4]))
-        await first.result
-        with pytest.raises(asyncio.QueueFull):  # its rows are not sent yet
-            submitted(scheduler, Job(["c", "d"], [4, 4]))
-        scheduler.release(first)
-        (second,) = submitted(scheduler, Job(["c", "d"], [4, 4]))
-        await second.result
-        scheduler.release(second)
         scheduler.close()
 
     run(test)
