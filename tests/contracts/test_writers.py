@@ -61,7 +61,6 @@ def _model(path: Path) -> None:
 # By name: what writes to a path, and the first bytes of the file.
 WRITERS: dict[str, tuple[Callable[[Path], object], bytes]] = {
     "plots.save": (lambda path: plots.save(plots.heatmap(_map()[0].detach()), path), b"\x89PNG"),
-    "plots.animate": (lambda path: plots.animate(_map(), path, over="queries"), b"GIF8"),
     "a view": (lambda path: save_snapshot(ViewService(View.of({("encoder", 0): _map()})), path), b"<!doctype"),
     "a lesson": (lambda path: work_through("my pen .").save(path), b"<!doctype"),
     "a worksheet": (lambda path: work_through("my pen .").save_worksheet(path), b"<!doctype"),
@@ -87,7 +86,7 @@ def _read(pipe: int) -> bytes:
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_pipe_is_written_into_and_a_socket_refused(name: str, tmp_path: Path) -> None:
     write, first = WRITERS[name]
-    suffix = {"plots.animate": ".gif", "encode --numpy": ".npy", "a view": ".html"}.get(name, ".png")
+    suffix = {"encode --numpy": ".npy", "a view": ".html"}.get(name, ".png")
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     path = tmp_path / "a" / f"pipe{suffix}"

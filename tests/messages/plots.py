@@ -1,12 +1,10 @@
 """Calls of figures that raise."""
 
-from pathlib import Path
-
 import numpy
 import torch
 from matplotlib.figure import Figure
 
-from uwaga import AttentionMap, Recording, plots
+from uwaga import AttentionMap, plots
 from uwaga.inspect import CacheStudy, HeadTable, PatchGrid
 
 WORDS = ["a", "b", "c"]
@@ -25,10 +23,3 @@ PICTURE = numpy.zeros((16, 24, 3))
 def patches(picture: numpy.ndarray = PICTURE, query: tuple[int, int] = (0, 0), **options: object) -> Figure:
     x = torch.ones(3, 8, 4)
     return plots.patch_attention(picture, AttentionMap(x, x), GRID, query, **options)
-
-
-def animated(folder: Path, maps: object, **options: object) -> None:
-    try:
-        plots.animate(maps, folder / "a.gif", **options)
-    finally:
-        assert not list(folder.iterdir())

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from uwaga.plots.arc_diagram import arcs as arcs
     from uwaga.plots.budgets import cache_budgets as cache_budgets
     from uwaga.plots.figures import save as save
-    from uwaga.plots.heatmaps import animate as animate
     from uwaga.plots.heatmaps import changed_heads as changed_heads
     from uwaga.plots.heatmaps import head_grid as head_grid
     from uwaga.plots.heatmaps import head_matrix as head_matrix

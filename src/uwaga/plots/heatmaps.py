@@ -1,4 +1,4 @@
-"""Heat maps: one attention matrix, alone or animated, a grid of the matrices of all heads, a matrix of a statistic of every head.
+"""Heat maps: one attention matrix, a grid of the matrices of all heads, a matrix of a statistic of every head.
 
 Letters: H heads, Q queries, K keys.
 """
@@ -6,15 +6,12 @@ Letters: H heads, Q queries, K keys.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
 
-from uwaga._base.arguments import check, choice, integer
-from uwaga._base.durable import atomic_replace
+from uwaga._base.arguments import check, integer
 from uwaga.inspect.heads.table import head_changes
 from uwaga.inspect.patching import PatchingResult
 from uwaga.inspect.recordings.recording import Recording
@@ -359,127 +356,3 @@ def patching_effects(result: PatchingResult, *, head: int | None = None) -> Figu
     cells.set_ylabel(f"{result.kind} layer")
     bar.set_ylabel("restored part of the metric")
     return figure
-
-
-# Animations: one head through all layers, or row by row as a text is written.
-
-MAX_FRAMES = 1000
-_LAST = 4  # times as long as another frame: the last one is looked at before it begins again
-
-
-def animate(
-    maps: Recording | WeightMap | Sequence[WeightMap] | Mapping[Hashable, WeightMap],
-    path: str | PathLike[str],
-    tokens: Sequence[str] | None = None,
-    *,
-    over: Literal["layers", "queries"] = "layers",
-    kind: str | None = None,
-    at: int | tuple[int, ...] = (),
-    key_tokens: Sequence[str] | None = None,
-    seconds: float = 0.6,
-    vmax: float | None = None,
-    gamma: float = 1.0,
-    dpi: float = 150.0,
-) -> int:
-    """Write an animated GIF of heat maps, which all have one colour scale.
-
-        uwaga.plots.animate(recording, "layers.gif", at=(0, 3))                      # head 3 of each layer
-        uwaga.plots.animate(recording.maps["decoder", 2], "written.gif", over="queries", at=(0, 3))
-
-    Args:
-        maps: over="layers": a recording, or several maps of the same size, in a sequence or by layer. over="queries": one map, whose
-            rows appear one by one, as a model that writes made them.
-        path: the file; it is written atomically.
-        tokens: Q labels; None: the tokens of the recording's text at[0].
-        over: what a frame is.
-        kind: "encoder", "decoder" or "cross": the layers of a recording; None: the only kind that it has.
-        at: indices of the leading dimensions, such as (sequence, head), as in `heatmap`.
-        key_tokens: K labels for the keys; None: as in `heatmap`.
-        seconds: the duration of each frame; the last frame stays for four times this duration.
-        vmax, gamma: the colour scale, as in `heatmap`; vmax None: the largest weight of all frames.
-        dpi: dots per inch.
-
-    Returns:
-        The number of frames.
-
-    Raises:
-        ValueError: no maps, maps of different sizes, more than 1000 frames, or what `heatmap` rejects.
-        ModuleNotFoundError: matplotlib is not installed; Pillow comes with it.
-        OSError: the file cannot be written.
-    """
-    check(seconds > 0, f"animate: seconds must be above 0, not {seconds!r}")
-    choice(over, "animate: over", ("layers", "queries"))
-    if over == "queries":
-        if not isinstance(maps, WeightMap):
-            raise ValueError(f"animate: over='queries' takes one map, not {type(maps).__name__}")
-        chosen: list[tuple[str, WeightMap]] = [("", maps)]
-    else:
-        chosen, tokens, key_tokens = _layers(maps, kind, at, tokens, key_tokens)
-    drawn = [matrix_data("animate", m, at, MAX_HEATMAP_SIZE) for _, m in chosen]
-    if len({(data.queries, data.keys) for data in drawn}) > 1:
-        sizes = ", ".join(f"{data.queries} x {data.keys}" for data in drawn)
-        raise ValueError(f"animate: the maps must have one size, not {sizes}")
-    matrices = [np.asarray(data.matrices) for data in drawn]
-    titles = [name for name, _ in chosen]
-    if over == "queries":
-        # A frame has the rows that are written so far; the others are empty.
-        rows = np.arange(len(matrices[0]))
-        matrices = [np.where(rows[:, None] <= row, matrices[0], 0.0) for row in rows]
-        titles = [""] * len(matrices)
-    check(len(matrices) <= MAX_FRAMES, f"animate: {len(matrices)} frames are more than {MAX_FRAMES}")
-    vmax = vmax or max(map(_largest, matrices))
-    figure = heatmap(chosen[0][1], tokens, key_tokens=key_tokens, at=at, vmax=vmax, gamma=gamma)
-    _write(Path(path), figure, matrices, titles, seconds, dpi)
-    return len(matrices)
-
-
-def _layers(
-    maps: Recording | WeightMap | Sequence[WeightMap] | Mapping[Hashable, WeightMap],
-    kind: str | None,
-    at: int | tuple[int, ...],
-    tokens: Sequence[str] | None,
-    key_tokens: Sequence[str] | None,
-) -> tuple[list[tuple[str, WeightMap]], Sequence[str] | None, Sequence[str] | None]:
-    """Return the layers with their names, and labels of queries and keys."""
-    if isinstance(maps, Recording):
-        kinds = sorted({name[0] for name in maps.maps})
-        if kind is None and len(kinds) != 1:
-            raise ValueError(f"animate: the recording has {', '.join(kinds) or 'no maps'}: choose one by kind")
-        kind = kinds[0] if kind is None else kind
-        if kinds:
-            choice(kind, "animate: kind", kinds)
-        both = _token_names(maps, kind, at if isinstance(at, int) else (at[0] if at else 0))
-        tokens, key_tokens = (both[0] if tokens is None else tokens), (both[1] if key_tokens is None else key_tokens)
-        results: list[tuple[object, WeightMap]] = [(name, m) for name, m in maps.maps.items() if name[0] == kind]
-    elif isinstance(maps, WeightMap):
-        raise ValueError("animate: over='layers' takes a recording or several maps; of one map take over='queries'")
-    else:
-        results = list(maps.items()) if isinstance(maps, Mapping) else list(enumerate(maps))
-    check(results, "animate: there are no maps")
-    return [(labels.layer_name(name), m) for name, m in results], tokens, key_tokens
-
-
-def _write(
-    path: Path, figure: Figure, matrices: Sequence[ndarray], titles: Sequence[str], seconds: float, dpi: float
-) -> None:
-    """Write the matrices as frames of a heat map's figure."""
-    agg = figures.import_matplotlib("matplotlib.backends.backend_agg")
-    from PIL import Image
-
-    canvas = agg.FigureCanvasAgg(figure)
-    figure.set_dpi(dpi)
-    axes = figure.axes[0]
-    axes.set_title(max(titles, key=len), fontsize=figures.NORMAL)
-    canvas.draw()  # places everything, once for all frames
-    figure.set_layout_engine("none")
-    frames = []
-    for matrix, title in zip(matrices, titles, strict=True):
-        axes.images[0].set_data(matrix)
-        axes.set_title(title, fontsize=figures.NORMAL)
-        canvas.draw()
-        frames.append(
-            Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy()).quantize(256, dither=Image.Dither.NONE)
-        )
-    times = [round(1000 * seconds)] * (len(frames) - 1) + [round(1000 * seconds * _LAST)]
-    with atomic_replace(path) as file:
-        frames[0].save(file, format="GIF", save_all=True, append_images=frames[1:], duration=times, loop=0)
