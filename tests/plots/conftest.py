@@ -7,8 +7,3 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip insta
 import matplotlib
 
 matplotlib.use("agg")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(one_thread):
-    """For every test here."""

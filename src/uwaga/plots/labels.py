@@ -32,8 +32,8 @@ class TextStyle(NamedTuple):
 def clean(token: str) -> str:
     """Return a token as one short line. The marks for white space of GPT-2 and SentencePiece are replaced.
 
-    >>> clean("Ġattention"), clean("\\n"), clean("donaudampfschifffahrt")
-    ('attention', '\\\\n', 'donaudampfschif…')
+    >>> clean("Ġattention"), clean("\\n"), clean("Ġ"), clean("donaudampfschifffahrt")
+    ('attention', '\\\\n', '(space)', 'donaudampfschif…')
     """
     token = token.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "\n")
     token = token.strip(" ") or token[:1]

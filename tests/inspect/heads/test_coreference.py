@@ -6,7 +6,6 @@ from asking import complete
 
 import uwaga
 from uwaga.inspect import Edits, WinogradPair, coreference_heads
-from uwaga.inspect.heads.coreference import _follows
 from uwaga.inspect.run_text import record_text
 from uwaga.models import Model, Transformer
 from uwaga.viewer.service import ViewService
@@ -19,15 +18,6 @@ PAIR = WinogradPair("The cat left the box because it was {}.", ("hungry", "empty
 @pytest.fixture(scope="module")
 def reader() -> Model:
     return uwaga.models.open("minilm", dtype="float32")
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong", "label"), [(16, 0, "coreference"), (16, 1, "coreference"), (5, 0, ""), (16, 8, "")]
-)
-def test_a_head_is_labelled_by_a_sign_test(right: int, wrong: int, label: str) -> None:
-    """Of 24 pairs, some move by 0.2 the right way and some the wrong way, in one of two heads."""
-    shift = 0.2 * torch.tensor([1.0] * right + [-1.0] * wrong + [0.0] * (24 - right - wrong))
-    assert _follows(shift, right, wrong, 2) == bool(label)
 
 
 def test_a_shift_is_read_off_the_maps_of_both_sentences(reader: Model) -> None:
@@ -49,9 +39,10 @@ def test_one_head_of_minilm_follows_pronouns(reader: Model) -> None:
     assert labelled[0]["right"] > 5 * labelled[0]["wrong"]
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.stress)])
-def test_no_head_of_a_random_model_does(seed: int, reader: Model) -> None:
-    torch.manual_seed(seed)
+@pytest.mark.stress
+def test_no_head_of_a_random_model_does(reader: Model) -> None:
+    """72 heads, some of which move the right way for most pairs by chance: the sign test is corrected for their number."""
+    torch.manual_seed(0)
     model = Transformer(reader.config).eval()
     for layer in model.encoder.layers:
         torch.nn.init.normal_(layer.attention.query.weight, std=0.2)  # weights that are far from equal
@@ -64,18 +55,12 @@ def test_in_a_decoder_nothing_moves_before_the_word_is_read() -> None:
     assert set(coreference_heads("bard", [PAIR]).columns["shift"]) == {0.0}
 
 
+@pytest.mark.stress
 def test_a_page_names_the_head_except_where_the_model_is_changed(reader: Model) -> None:
     runner = TextRunner(Text("", model=reader))
     edits = {"heads": [{"kind": "encoder", "layer": 0, "head": 0, "value": 0.0}], "scores": [], "weights": []}
     service = ViewService(runner.run(RunRequest("It rained.", edits=Edits.from_dict(edits))))
+    where = {"request": "labels", "kind": "encoder", "layer": 3, "merge": "tokens", "specials": "show"}
     for side, follows in (("0", [1]), ("1", [])):
-        where = {
-            "request": "labels",
-            "side": side,
-            "kind": "encoder",
-            "layer": 3,
-            "merge": "tokens",
-            "specials": "show",
-        }
-        labels = complete(service, **where).meta["labels"]
+        labels = complete(service, side=side, **where).meta["labels"]
         assert [head for head, each in enumerate(labels) if each["coreference"]] == follows

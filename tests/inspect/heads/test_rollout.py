@@ -10,8 +10,8 @@ from uwaga.inspect.heads.rollout import rollout
 from uwaga.maps.map import AttentionMap
 
 
-def layer(*batch: int, tokens: int = 7, dtype: torch.dtype = torch.float64, **options) -> AttentionMap:
-    query, key = (torch.randn(*batch, 3, tokens, 4).to(dtype) for _ in range(2))
+def layer(*batch: int, **options) -> AttentionMap:
+    query, key = (torch.randn(*batch, 3, 7, 4).double() for _ in range(2))
     return AttentionMap(query, key, **{"mask": uwaga.Causal()} | options)
 
 
@@ -23,18 +23,12 @@ def dense_product(matrices_HNN: list[torch.Tensor], residual: float = 0.5) -> to
 
 
 @pytest.mark.parametrize("residual", [0.0, 0.5, 0.9])
-@pytest.mark.parametrize("token", [0, 3, -1])
-def test_it_is_a_row_of_the_product(token: int, residual: float) -> None:
-    maps = [layer() for _ in range(3)]
-    result = rollout(maps, token, residual=residual)
-    torch.testing.assert_close(result, dense_product([m.to_dense() for m in maps], residual)[token])
-
-
-def test_what_a_sink_takes_is_missing() -> None:
-    maps = [layer(), layer(sinks=torch.full((3,), 3.0).double())]
-    result = rollout(maps)
-    assert float(result.sum()) < 0.95
-    torch.testing.assert_close(result, dense_product([m.to_dense() for m in maps])[-1])
+def test_it_is_a_row_of_the_product(residual: float) -> None:
+    maps = [layer(), layer(), layer(sinks=torch.full((3,), 3.0).double())]
+    expected = dense_product([m.to_dense() for m in maps], residual)
+    for token in (0, 3, -1):
+        torch.testing.assert_close(rollout(maps, token, residual=residual), expected[token])
+    assert float(expected[-1].sum()) < 0.99  # what a sink takes is missing
 
 
 def test_every_sequence_of_a_batch_may_have_its_own_token() -> None:
@@ -45,15 +39,12 @@ def test_every_sequence_of_a_batch_may_have_its_own_token() -> None:
 
 
 def test_a_ragged_batch_gives_each_sequence_its_own() -> None:
-    lengths = [2, 5, 1]
-
     def ragged() -> uwaga.Ragged:
-        return uwaga.Ragged.from_list([torch.randn(n, 3, 4).double() for n in lengths])
+        return uwaga.Ragged.from_list([torch.randn(n, 3, 4).double() for n in (2, 5, 1)])
 
     maps = [AttentionMap(ragged(), ragged(), mask=uwaga.Causal()) for _ in range(3)]
-    result = rollout(maps, -1).to_list()
-    for r in range(len(lengths)):
-        torch.testing.assert_close(result[r], dense_product([m[r].to_dense() for m in maps])[-1])
+    for r, result in enumerate(rollout(maps, -1).to_list()):
+        torch.testing.assert_close(result, dense_product([m[r].to_dense() for m in maps])[-1])
 
 
 def test_rows_that_the_token_cannot_reach_are_not_read() -> None:

@@ -50,20 +50,17 @@ def test_every_column_is_the_mean_of_its_statistic() -> None:
             torch.testing.assert_close(got, values, msg=name)
 
 
-def test_a_ragged_batch_counts_every_query_once() -> None:
+def test_every_query_that_sees_something_counts_once() -> None:
     x = uwaga.Ragged.from_list([torch.randn(n, 2, 4).double() for n in (1, 4, 2)])
     m = AttentionMap(x, x, mask=uwaga.Causal())
     result = torch.cat([statistics(part.to_dense())["entropy"] for part in m], dim=1).mean(1)
     torch.testing.assert_close(torch.tensor(head_table(m).columns["entropy"]).double(), result)
+    strict = layer(mask=uwaga.Causal(include_self=False), sinks=torch.zeros(2).double())
+    of_others = strict.to_dense()[:, 1:, 0].mean(-1)  # the first query sees nothing and does not count
+    torch.testing.assert_close(torch.tensor(head_table(strict).columns["sink"]).double(), of_others)
 
 
-def test_queries_that_see_nothing_do_not_count() -> None:
-    m = layer(mask=uwaga.Causal(include_self=False), sinks=torch.zeros(2).double())
-    result = m.to_dense()[:, 1:, 0].mean(-1)
-    torch.testing.assert_close(torch.tensor(head_table(m).columns["sink"]).double(), result)
-
-
-def test_it_prints_and_shows_itself_in_a_notebook() -> None:
+def test_it_prints_shows_itself_in_a_notebook_and_is_sorted_with_nan_last() -> None:
     table = HeadTable(columns={"layer": ["<enc>", 1], "head": [0, 1], "entropy": [0.125, float("nan")]})
     assert str(table) == "layer  head  entropy\n<enc>     0   0.1250\n    1     1      nan"
     assert HTMLFormatter()(table) == (
@@ -71,12 +68,10 @@ def test_it_prints_and_shows_itself_in_a_notebook() -> None:
         "<tr><td>&lt;enc&gt;</td><td>0</td><td>0.1250</td></tr><tr><td>1</td><td>1</td><td>nan</td></tr></tbody></table>"
     )
     assert len(table) == 2
-
-
-def test_sorting_puts_nan_last_both_ways() -> None:
-    table = HeadTable(columns={"layer": [0] * 4, "head": [0, 1, 2, 3], "sink": [0.5, float("nan"), 0.1, 0.9]})
-    assert table.sorted("sink").columns["head"] == [2, 0, 3, 1]
-    assert table.sorted("sink", descending=True).columns["head"] == [3, 0, 2, 1]
+    many = HeadTable(columns={"layer": [0] * 4, "head": [0, 1, 2, 3], "sink": [0.5, float("nan"), 0.1, 0.9]})
+    assert many.sorted("sink").columns["head"] == [2, 0, 3, 1]
+    assert many.sorted("sink", descending=True).columns["head"] == [3, 0, 2, 1]
+    pandas.testing.assert_frame_equal(many.to_pandas(), pandas.DataFrame(many.columns))
 
 
 def recording(*, seed: int = 0) -> uwaga.Recording:
@@ -105,24 +100,14 @@ def test_the_table_of_a_recording() -> None:
     assert table.matrix("entropy").shape == (3, 2)
 
 
-def picked(*heads: int) -> uwaga.Recording:
-    torch.manual_seed(0)
-    attention = uwaga.nn.MultiHeadAttention(16, 4).eval()
-    with uwaga.watch(attention, heads=heads or None) as result, torch.no_grad():
-        attention(torch.randn(1, 6, 16))
-    return result
-
-
 def test_heads_that_were_picked_keep_their_numbers() -> None:
-    whole, some = head_table(picked()), head_table(picked(3, 1))
+    attention, x = uwaga.nn.MultiHeadAttention(16, 4).eval(), torch.randn(1, 6, 16)
+    with uwaga.watch(attention) as every, uwaga.watch(attention, heads=[3, 1]) as picked, torch.no_grad():
+        attention(x)
+    whole, some = head_table(every), head_table(picked)
     assert some.columns["head"] == [3, 1]
     assert some.columns["entropy"] == [whole.columns["entropy"][head] for head in (3, 1)]
     assert some.matrix("entropy").isnan().tolist() == [[True, False, True, False]]
-
-
-def test_the_data_frame_is_the_table() -> None:
-    table = head_table(recording())
-    pandas.testing.assert_frame_equal(table.to_pandas(), pandas.DataFrame(table.columns))
 
 
 def test_changes_are_total_variation_and_differences_of_the_statistics() -> None:
