@@ -22,7 +22,8 @@ from uwaga.ops.ragged import Ragged
 
 def outermost(model: nn.Module, fits: Callable[[Any], bool] = lambda _: True) -> list[tuple[str, Any]]:
     """Return the paths and modules of the transformers models that fit, without those that are part of another one that fits."""
-    library = sys.modules.get("transformers")
+    # Not of "transformers", which imports this module, for seconds, when it is asked for the class.
+    library = sys.modules.get("transformers.modeling_utils")
     if library is None:  # then there are no models of it
         return []
     results: list[tuple[str, Any]] = []
