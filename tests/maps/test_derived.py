@@ -8,14 +8,15 @@ import torch
 
 import uwaga
 from uwaga.inspect.heads.norms import ScaledMap
-from uwaga.maps import derived
 from uwaga.maps.base import MAX_NESTING, WeightMap
 from uwaga.maps.derived import DifferenceMap, SubsetMap, WordMap, word_labels, word_spans
 from uwaga.maps.map import AttentionMap
 
 
-def difference_operand(*batch: int, keys: int = 5, dtype: torch.dtype = torch.float64) -> AttentionMap:
-    return AttentionMap(torch.randn(*batch, 2, 4, 3).to(dtype), torch.randn(*batch, 2, keys, 3).to(dtype))
+def difference_operand(
+    *batch: int, queries: int = 4, keys: int = 5, dtype: torch.dtype = torch.float64
+) -> AttentionMap:
+    return AttentionMap(torch.randn(*batch, 2, queries, 3).to(dtype), torch.randn(*batch, 2, keys, 3).to(dtype))
 
 
 def test_the_difference_is_taken_entry_by_entry_in_the_wider_dtype() -> None:
@@ -25,17 +26,19 @@ def test_the_difference_is_taken_entry_by_entry_in_the_wider_dtype() -> None:
     assert DifferenceMap(difference_operand(), difference_operand(dtype=torch.float32)).dtype == torch.float64
 
 
-@pytest.mark.parametrize("k", [1, 3, 9])
-def test_the_largest_differences_in_size(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(derived, "_MAX_WEIGHTS", 25)
-    m = DifferenceMap(difference_operand(2), difference_operand(2))
-    dense, (weights, positions) = m.to_dense(), m.topk(k)
-    assert weights.shape == positions.shape == (2, 2, 4, k)
+@pytest.mark.parametrize(("k", "size"), [(1, (4, 5)), (9, (4, 5)), (3, (1500, 800))], ids=["1", "9", "in two blocks"])
+def test_the_largest_differences_in_size(k: int, size: tuple[int, int]) -> None:
+    queries, keys = size
+    m = DifferenceMap(*(difference_operand(2, queries=queries, keys=keys, dtype=torch.float32) for _ in range(2)))
+    weights, positions = m.topk(k)
+    assert weights.shape == positions.shape == (2, 2, queries, k)
+    some = slice(-200, None)  # those of the second block, and some of the first
+    dense, weights, positions = m[..., some, :], weights[..., some, :], positions[..., some, :]
     order = dense.abs().sort(dim=-1, descending=True, stable=True).indices[..., :k]
-    assert torch.equal(positions[..., :5], order)
-    assert torch.equal(weights[..., :5], dense.gather(-1, order))
-    assert bool((weights[..., 5:] == 0).all())
-    assert bool((positions[..., 5:] == -1).all())
+    assert torch.equal(positions[..., :keys], order)
+    assert torch.equal(weights[..., :keys], dense.gather(-1, order))
+    assert bool((weights[..., keys:] == 0).all())
+    assert bool((positions[..., keys:] == -1).all())
 
 
 def test_differences_of_ragged_maps_are_those_of_their_sequences() -> None:
@@ -51,18 +54,24 @@ def test_differences_of_ragged_maps_are_those_of_their_sequences() -> None:
         assert torch.equal(pooled.weights[r], m[r].pool(2, 2, pooling="max").weights)
 
 
-@pytest.mark.parametrize("edges", [(2, 3), ([0, 1, 1, 4], [1, 2, 4]), (7, 7), ([2, 2], [0, 5]), (1, [3, 3])])
-def test_a_difference_is_pooled(edges: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(derived, "_MAX_WEIGHTS", 10)
-    left, right = difference_operand(3), difference_operand(3)
+@pytest.mark.parametrize(
+    ("edges", "size"),
+    [
+        *((edges, (4, 5)) for edges in ((2, 3), ([0, 1, 1, 4], [1, 2, 4]), (7, 7), ([2, 2], [0, 5]), (1, [3, 3]))),
+        (([0, 1600], 2), (1700, 1400)),  # cells of two blocks
+    ],
+)
+def test_a_difference_is_pooled(edges: tuple, size: tuple[int, int]) -> None:
+    batch = 3 if size == (4, 5) else 1
+    left, right = (difference_operand(batch, queries=size[0], keys=size[1], dtype=torch.float32) for _ in range(2))
     m = DifferenceMap(left, right)
     torch.testing.assert_close(m.pool(*edges).weights, left.pool(*edges).weights - right.pool(*edges).weights)
     result, dense = m.pool(*edges, pooling="max"), m.to_dense()
     rows, cols = (
         [e * n // edge for e in range(edge + 1)] if isinstance(edge, int) else edge
-        for edge, n in zip(edges, (4, 5), strict=True)
+        for edge, n in zip(edges, size, strict=True)
     )
-    for b in range(3):
+    for b in range(batch):
         for h in range(2):
             for r, (a, z) in enumerate(pairwise(rows)):
                 for c, (x, y) in enumerate(pairwise(cols)):
@@ -141,11 +150,11 @@ def test_weights_between_words(batch: tuple[int, ...], given: tuple, spans: list
         torch.testing.assert_close(result.to_dense(), m.pool(edges, edges).weights)
 
 
-def test_words_have_the_same_bits_in_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    m = WordMap(token_map(2), WORD_IDS)
-    whole = m.to_dense()
-    monkeypatch.setattr(derived, "_MAX_WEIGHTS", 1)
-    assert torch.equal(m.to_dense(), whole)
+def test_words_have_the_same_bits_in_blocks_of_any_size() -> None:
+    x = torch.randn(2, 2500, 4)
+    m = WordMap(AttentionMap(x, x), torch.arange(2500).div(3, rounding_mode="floor").tolist())
+    whole = m.to_dense()  # in four blocks
+    assert torch.equal(m[:, 400:500], whole[:, 400:500])
 
 
 def test_words_a_visible_nan_stays_in_its_words() -> None:

@@ -6,33 +6,28 @@ Letters: B batch, H query heads, G key heads, Q queries, K keys, D query/key wid
 import pytest
 import torch
 from engines import NATIVE
+from largest import Largest
 from torch import Tensor
 
 import uwaga
 from uwaga import AttentionMap, Causal, Documents, KeyLengths, Ragged, Window
 from uwaga._base import native
-from uwaga.maps.engines import reference
-from uwaga.maps.spec import RowStatisticsRequest
 
 
 def _ragged(*lengths: int) -> Ragged:
     return Ragged.from_list([torch.randn(n, 2, 4) for n in lengths])
 
 
-BITS = torch.ones(4096, 4096, dtype=torch.bool)
-
-
 @pytest.mark.parametrize(
     ("mask", "shown"),
     [
         (None, "None"),
-        (Causal(), "Causal(include_self=True, start=None)"),
         (
             Causal() & Window(4, None),
             "Both(left=Causal(include_self=True, start=None), right=Window(left=4, right=None, start=None))",
         ),
         (KeyLengths(torch.tensor([7])), "KeyLengths(lengths=int64 (1,))"),
-        (BITS, "bool (4096, 4096)"),
+        (torch.ones(4096, 4096, dtype=torch.bool), "bool (4096, 4096)"),
     ],
     ids=str,
 )
@@ -113,71 +108,31 @@ def test_ragged_results_are_ragged(heads: int | None, lengths: tuple[int, ...]) 
     assert [x.shape for x in m.to_dense()] == m.shapes
 
 
-@pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> list[RowStatisticsRequest]:
-    """What the reference is asked for."""
-    result, rows = [], reference.rows
-    monkeypatch.setattr(reference, "rows", lambda call, request: result.append(request) or rows(call, request))
-    return result
-
-
-@pytest.fixture
-def m(requests: list[RowStatisticsRequest]) -> AttentionMap:
-    return AttentionMap(torch.randn(2, 3, 100, 4), torch.randn(2, 3, 120, 4), impl="reference")
-
-
-def _rows_of(request: RowStatisticsRequest) -> tuple:
-    assert request.selection is not None
-    return (*request.selection[:2], request.selection.queries.tolist())
-
-
-def test_reading_a_few_rows_computes_these_rows_once(m: AttentionMap, requests: list[RowStatisticsRequest]) -> None:
-    m[1, 2, 7:9]
-    assert [_rows_of(x) for x in requests] == [((1,), (2,), [7, 8])]
-    m[1, 2, 7, 5]
-    assert len(requests) == 1
-    m[1, 2, 6:9]
-    assert _rows_of(requests[-1]) == ((1,), (2,), [6])
-    m[..., 7, 0]  # other heads of a row that is known of one head
-    assert _rows_of(requests[-1]) == ((0, 1), (0, 1, 2), [7])
-    m.lse  # noqa: B018
-    assert requests[-1].selection is None
-    before = len(requests)
-    m.to_dense()
-    m.received()
-    assert len(requests) == before
-
-
-def test_statistics_are_computed_once_and_together_where_asked(
-    m: AttentionMap, requests: list[RowStatisticsRequest]
-) -> None:
-    m.prepare(entropy=True, effective_count=True, distance=True, topk=8)
-    assert requests == [RowStatisticsRequest(entropy=True, squares=True, distance=(0, 0, None), top=8)]
-    for read in (m.entropy, m.effective_count, m.distance, m.peak, m.sink):
-        read()
-    m.effective_count(order=1)
-    m.topk(8)
-    assert len(requests) == 1
-    m.topk(9)
-    assert requests[-1] == RowStatisticsRequest(top=9)
-    for start in (3, 3, torch.tensor([1, 2]), torch.tensor([1, 2]), torch.tensor([1, 3])):
-        m.distance(start=start)
-    assert requests[2] == RowStatisticsRequest(distance=(1, 3, None))
-    assert len(requests) == 5
-
-
-def test_a_given_lse_spares_the_pass(requests: list[RowStatisticsRequest]) -> None:
+def test_what_was_computed_is_not_computed_again() -> None:
+    """The query changes after the first reading: what is computed after that is of another query."""
     query, key = torch.randn(2, 3, 100, 4), torch.randn(2, 3, 120, 4)
-    lse = AttentionMap(query, key, impl="reference").lse
-    requests.clear()
-    told = AttentionMap(query, key, lse=lse, impl="reference")
-    told[..., 3, :]
-    told.received()
-    assert torch.equal(told.lse, lse)
-    assert requests == []
+    m, other = AttentionMap(query, key, impl="reference"), AttentionMap(torch.zeros_like(query), key)
+    m.prepare(entropy=True, effective_count=True, distance=True, topk=8)
+    readings = (
+        m.entropy, m.effective_count, lambda: m.effective_count(order=1), m.distance, lambda: m.topk(8), m.peak,
+    )  # fmt: skip
+    before = [read() for read in readings]
+    query.zero_()
+    for read, expected in zip(readings, before, strict=True):
+        torch.testing.assert_close(read(), expected, rtol=0, atol=0)
+    torch.testing.assert_close(m.topk(9).weights, other.topk(9).weights)
+    for start in (3, torch.tensor([1, 2])):
+        torch.testing.assert_close(m.distance(start=start), other.distance(start=start))
+
+
+def test_a_given_lse_is_that_of_the_weights() -> None:
+    query, key = torch.randn(2, 3, 100, 4), torch.randn(2, 3, 120, 4)
+    m = AttentionMap(query, key, impl="reference")
+    told = AttentionMap(query, key, lse=m.lse + 1.0, impl="reference")
+    torch.testing.assert_close(told[..., 3, :], m[..., 3, :] / torch.e)
+    torch.testing.assert_close(told.received(), m.received() / torch.e)
     told.entropy()
-    assert len(requests) == 1
-    assert torch.equal(told.lse, lse)
+    assert torch.equal(told.lse, m.lse + 1.0)
 
 
 def test_a_part_reads_the_queries_and_keys_where_they_are() -> None:
@@ -212,12 +167,13 @@ def test_scores_are_those_of_the_formula() -> None:
 
 
 @pytest.mark.parametrize("pooling", ["sum", "max"])
-def test_pooling_some_rows_looks_at_these_alone(pooling: str, requests: list[RowStatisticsRequest]) -> None:
+def test_pooling_some_rows_looks_at_these_alone(pooling: str) -> None:
     q, k = torch.randn(2, 300, 8), torch.randn(2, 500, 8)
     edges = [100, 120, 140]
-    some = AttentionMap(q, k, impl="reference").pool(edges, 5, pooling=pooling)
-    assert all(request.selection is not None for request in requests)
     whole = AttentionMap(q, k, impl="reference").pool([0, *edges, 300], 5, pooling=pooling)
+    with Largest() as largest:
+        some = AttentionMap(q, k, impl="reference").pool(edges, 5, pooling=pooling)
+    assert largest.bytes < 300 * 500 * 4
     assert torch.equal(some.weights, whole.weights[:, 1:3])
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from uwaga import AttentionMap, Causal, Ragged, attend
 from uwaga.inspect import ScaledMap
 from uwaga.maps import DifferenceMap, SubsetMap, WeightMap, WordMap
-from uwaga.maps.engines import cpu
 
 
 def _saved(x: object) -> object:
@@ -73,11 +72,11 @@ def test_what_attend_gives_can_be_copied(how: str) -> None:
     assert torch.equal(m.entropy(), whole.map.entropy())
 
 
-def test_a_map_goes_on_with_its_engine_or_with_one_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    m = AttentionMap(QUERY, KEY)
-    stored = pickle.dumps(m)
-    assert pickle.loads(stored).explain() == m.explain()
-    monkeypatch.setattr(cpu, "refusal", lambda _: "it is not here")
-    parsed = pickle.loads(stored)
-    assert parsed.explain().engine == "reference"
-    torch.testing.assert_close(parsed.to_dense(), m.to_dense())
+def test_a_map_goes_on_with_its_engine_or_with_one_that_there_is() -> None:
+    m, file = AttentionMap(QUERY, KEY), io.BytesIO()
+    assert pickle.loads(pickle.dumps(m)).explain() == m.explain()
+    torch.save(m, file)
+    file.seek(0)
+    elsewhere = torch.load(file, weights_only=False, map_location="meta")  # where the native kernels are not
+    assert elsewhere.explain().engine == "reference"
+    assert elsewhere.entropy().shape == (2, 4, 5)
