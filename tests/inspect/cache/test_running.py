@@ -60,11 +60,8 @@ def recorded_inside(model: nn.Module, edits: list[dict]) -> uwaga.Recording:
     return recording
 
 
-@pytest.mark.gate(only=lambda name, policy: name == "llama" or policy == "oracle")
-@pytest.mark.parametrize(
-    ("name", "policy"),
-    list(product(("gpt2", "llama"), POLICIES)),
-)
+@pytest.mark.gate(only=lambda name, policy: name == "llama" and policy in ("h2o", "quest", "vertical_slash", "oracle"))
+@pytest.mark.parametrize(("name", "policy"), list(product(("gpt2", "llama"), POLICIES)))
 def test_layers_read_what_the_policy_keeps_of_what_the_changed_layers_gave(name: str, policy: str) -> None:
     model = MODELS[name]().double()
     with cache_edit(model, POLICIES[policy], BUDGET, prompt=PROMPT):

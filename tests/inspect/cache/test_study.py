@@ -21,10 +21,10 @@ from torch import nn
 import uwaga
 from uwaga.inspect import cache, cache_study
 from uwaga.inspect.cache import CacheLayer, study
-from uwaga.inspect.cache import layer as layers
 from uwaga.nn.attention_id import AttentionId
 
 IDS = torch.randint(3, 20, (1, 40), generator=torch.Generator().manual_seed(0))
+EACH_KIND = ("window", "h2o", "snap_kv", "quest", "vertical_slash", "oracle")  # of what a policy keeps
 
 
 # The last with grouped heads, learned sinks, and a window of 3 tokens in every second layer.
@@ -45,7 +45,7 @@ def layer_of(recording: uwaga.Recording, number: int, prompt: int, row: int = 0)
 
 @pytest.mark.parametrize(
     ("name", "prompt", "policies"),
-    [("gpt2", 0, ("window", "oracle")), ("llama", 15, ("quest", "tova")), ("gpt_oss", 15, POLICIES)],
+    [("gpt2", 0, ("window", "oracle")), ("llama", 15, ("quest", "tova")), ("gpt_oss", 15, EACH_KIND)],
 )
 def test_losses_are_those_of_whole_matrices(name: str, prompt: int, policies: Iterable[str]) -> None:
     recording = recorded(MODELS[name]())
@@ -80,14 +80,12 @@ def test_means_and_quantiles_are_those_of_the_queries() -> None:
     assert result.queries == 30
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_budget_of_the_text_loses_exactly_nothing(name: str) -> None:
-    for dtype in (torch.float64, torch.float32, torch.bfloat16)[: 2 if name == "gpt_oss" else 3]:
-        model = MODELS[name]()
-        result = cache_study(recorded(model, dtype=dtype), POLICIES, budgets=[40, 500], prompt=8, per_query=True)
-        for statistic in ("forgotten", "limit", "error"):
-            assert bool((result.per_query[statistic] == 0).all())
-        assert bool((result.per_query["overlap"] == 1).all())
+@pytest.mark.parametrize(("name", "dtype"), [("llama", torch.bfloat16), ("gpt_oss", torch.float32)])
+def test_a_budget_of_the_text_loses_exactly_nothing(name: str, dtype: torch.dtype) -> None:
+    result = cache_study(recorded(MODELS[name](), dtype=dtype), POLICIES, budgets=[40, 500], prompt=8, per_query=True)
+    for statistic in ("forgotten", "limit", "error"):
+        assert bool((result.per_query[statistic] == 0).all())
+    assert bool((result.per_query["overlap"] == 1).all())
 
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, (1e-4, 1e-5)), (torch.bfloat16, (0.1, 0.02))], ids=str)
@@ -102,7 +100,7 @@ def test_other_dtypes_are_within_their_roundings(dtype: torch.dtype, close: tupl
         )
 
 
-@pytest.mark.parametrize("heads", [[3], [0, 3], [0, 1, 2]], ids=str)
+@pytest.mark.parametrize("heads", [[0, 3], [0, 1, 2]], ids=str)
 def test_recorded_heads_alone(heads: list[int]) -> None:
     """Of a model whose query heads share keys in pairs; head 3 then stands first, and three heads are in no equal groups."""
     model = made("llama").double()
@@ -119,24 +117,16 @@ def test_recorded_heads_alone(heads: list[int]) -> None:
 
 
 def test_every_few_queries_are_the_same_queries() -> None:
-    recording = recorded(made("llama"))
-    whole, some = (cache_study(recording, POLICIES, budgets=[8, 16], prompt=9, every=n, per_query=True) for n in (1, 4))
+    """Of 141 queries, 64 are a block; every fourth of them are one block."""
+    recording = recorded(made("llama"), torch.randint(3, 20, (1, 150), generator=torch.Generator().manual_seed(1)))
+    policies = {name: POLICIES[name] for name in EACH_KIND}
+    whole, some = (cache_study(recording, policies, budgets=[8], prompt=9, every=n, per_query=True) for n in (1, 4))
     for name, values in whole.per_query.items():
         torch.testing.assert_close(some.per_query[name], values[..., ::4])
 
 
-def test_the_size_of_blocks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    recording = recorded(made("gpt2"))
-    whole = cache_study(recording, POLICIES, budgets=[8], prompt=9, per_query=True)
-    monkeypatch.setattr(layers, "MOST_ROWS", 3)
-    parts = cache_study(recording, POLICIES, budgets=[8], prompt=9, per_query=True)
-    for name, values in whole.per_query.items():
-        torch.testing.assert_close(parts.per_query[name], values)
-
-
 def test_no_more_than_a_block_is_read_at_once() -> None:
-    generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(1, 1, 1500, 4, generator=generator) for _ in range(3))
+    query, key, value = (torch.randn(1, 1, 1500, 4) for _ in range(3))
     recording = ask(uwaga.Recording(), AttentionId("decoder", 0), query, key, value=value, mask=uwaga.Causal())
     with Largest() as largest:
         cache_study(recording, POLICIES, budgets=[16], prompt=1300)
@@ -148,9 +138,10 @@ def test_several_texts_are_their_queries_together(kind: str) -> None:
     model = made("gpt2")
     texts = [IDS[0, :30], IDS[0, 5:35] if kind == "batch" else IDS[0, 5:25]]
     ids = torch.stack(texts) if kind == "batch" else ragged([text.tolist() for text in texts])
-    both = cache_study(recorded(model, ids), POLICIES, budgets=[8], per_query=True)
+    policies = [cache.h2o, cache.oracle]
+    both = cache_study(recorded(model, ids), policies, budgets=[8], per_query=True)
     assert both.prompts == [15, len(texts[1]) // 2]
-    apart = [cache_study(recorded(model, text[None]), POLICIES, budgets=[8], per_query=True) for text in texts]
+    apart = [cache_study(recorded(model, text[None]), policies, budgets=[8], per_query=True) for text in texts]
     for name, values in both.per_query.items():
         torch.testing.assert_close(values, torch.cat([each.per_query[name] for each in apart], -1))
     assert both.queries == sum(each.queries for each in apart)
@@ -206,19 +197,13 @@ def test_every_row_and_head_is_causal(kind: str, head: int, row: int) -> None:
         options = {"mask": uwaga.Causal() | uwaga.Documents(span)}
     with pytest.raises(ValueError, match=f"query {row} sees later keys"):
         study.causal_layer("cache_study", uwaga.AttentionMap(x, x, **options), 2, number=0, layers=1)
-
-
-def test_causal_masks_of_every_kind() -> None:
-    x = torch.randn(2, 40, 4)
-    bits = torch.tril(torch.ones((40, 40), dtype=torch.bool))
-    for mask in (uwaga.Causal(), bits, uwaga.Causal() & uwaga.Documents(torch.arange(40) // 9), uwaga.Window(3, 0)):
+    for mask in (bits.tril(), uwaga.Causal() & uwaga.Documents(torch.arange(40) // 9), uwaga.Window(3, 0)):
         study.causal_layer("cache_study", uwaga.AttentionMap(x, x, mask=mask), 2, number=0, layers=1)
 
 
 @pytest.mark.parametrize("hidden", [torch.nan, torch.inf])
 def test_hidden_values_that_are_no_numbers_do_not_leak(hidden: float) -> None:
-    generator = torch.Generator().manual_seed(2)
-    query, key, value = (torch.randn(1, 40, 8, generator=generator, dtype=torch.float64) for _ in range(3))
+    query, key, value = (torch.randn(1, 40, 8, dtype=torch.float64) for _ in range(3))
     mask = uwaga.Causal() & uwaga.Window(left=9, right=0)
     layer = CacheLayer(uwaga.AttentionMap(query, key, mask=mask), 10)
     rows = torch.arange(10, 40)
@@ -236,7 +221,7 @@ def test_hidden_values_that_are_no_numbers_do_not_leak(hidden: float) -> None:
         assert bool((actual[:5].isnan() | (actual[:5] == 0)).all()), name
 
 
-@pytest.mark.parametrize("recorded_layers", [[0], [0, 1], [1, 2]], ids=str)
+@pytest.mark.parametrize("recorded_layers", [[0], [1, 2]], ids=str)
 def test_pyramids_of_some_layers_are_those_of_the_model(recorded_layers: list[int], tmp_path: Path) -> None:
     model = made("gpt2").double()
     policies = {"pyramid_kv": POLICIES["pyramid_kv"]}
