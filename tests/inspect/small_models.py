@@ -4,13 +4,15 @@ import copy
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import tiny_models
 import torch
 import transformers
 from tiny_transformer import WRITERS, made, ragged
+from tolerance import once
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import uwaga
 from uwaga.models import generate
@@ -22,6 +24,7 @@ IDS = torch.randint(4, 20, (2, 7), generator=torch.Generator().manual_seed(3))
 PROMPTS = [[4, 5, 6, 7], [8], [9, 10, 11]]
 OURS = ("bert", *WRITERS)
 THEIRS = tuple(f"transformers {family}" for family in ("bert", "gpt2", "llama", "t5"))
+T = TypeVar("T")
 # The linear map after the heads, by the path of the attention layer.
 _OUTPUTS = {"bert": "output.dense", "gpt2": "c_proj", "llama": "o_proj", "t5": "o"}
 
@@ -138,6 +141,26 @@ class Small:
         mask = nn.functional.pad(mask, (0, texts.shape[1] - 1 - IDS.shape[1]), value=1)
         places = (mask.cumsum(-1) - 1).clamp(min=0)  # as `generate` counts them
         return texts.tolist(), {"input_ids": texts[:, :-1], "attention_mask": mask, "position_ids": places}
+
+
+def exactly(compute: Callable[[], T]) -> Callable[[], T]:
+    """tolerance.once of a model with eager attention in float64."""
+
+    def computed() -> T:
+        with _ExactSoftmax():
+            return compute()
+
+    return once(computed)
+
+
+class _ExactSoftmax(TorchFunctionMode):
+    """Eager attention casts its softmax to float32, also in float64; here it does not."""
+
+    def __torch_function__(
+        self, function: Callable, types: object, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        casts = function is nn.functional.softmax and args[0].dtype == torch.float64
+        return function(*args, **(kwargs or {}) | ({"dtype": None} if casts else {}))
 
 
 Steps = dict[str, Callable[[Tensor], object]]

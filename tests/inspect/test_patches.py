@@ -9,8 +9,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from largest import Largest
+from small_models import exactly
 from tiny_vision import INNER, WIDE, randomized
-from tolerance import assert_as_exact, once
+from tolerance import assert_as_exact
 from torch import Tensor, nn
 
 import uwaga
@@ -20,7 +21,6 @@ from uwaga.maps import SubsetMap
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: the extra `test` brings it")
 
-pytestmark = pytest.mark.usefixtures("exact_softmax")
 _DINO = WIDE | {"mlp_ratio": 2}
 TEXT = INNER | {
     "vocab_size": 60,
@@ -72,7 +72,7 @@ def check(model: nn.Module, run: Callable[[nn.Module], object], kind: str = "enc
     with uwaga.watch(model) as recording:
         run(model)
     in_float64 = copy.deepcopy(model).double()
-    exact = once(lambda: run(in_float64))
+    exact = exactly(lambda: run(in_float64))
     assert len(peers) == len([layer for own, layer in recording.maps if own == kind])
     for layer, peer in enumerate(peers):
         assert_as_exact(recording.maps[kind, layer].to_dense(), peer, lambda layer=layer: exact()[layer])

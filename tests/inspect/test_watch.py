@@ -8,10 +8,10 @@ import pytest
 import tiny_models
 import torch
 import transformers
-from small_models import PROMPTS, Small
+from small_models import PROMPTS, Small, exactly
 from tiny_models import DECODERS, ENCODERS, PAIRS, implementation_of, theirs, tokens
 from tiny_transformer import WRITERS, made, ragged
-from tolerance import assert_as_exact, once
+from tolerance import assert_as_exact
 from torch import Tensor, nn
 from waiting import HANG
 
@@ -27,7 +27,6 @@ def in_gate(model: str) -> bool:
 
 @pytest.mark.gate(only=in_gate)
 @pytest.mark.parametrize("model", OF_TRANSFORMERS, indirect=True)
-@pytest.mark.usefixtures("exact_softmax")
 @torch.no_grad()
 def test_maps_are_eager_attention(model: Small) -> None:
     """Each map lies no farther from the float64 copy's eager weights than twice what the float32 ones do, and a unit."""
@@ -36,7 +35,7 @@ def test_maps_are_eager_attention(model: Small) -> None:
     given, _ = model.given(model.padded)
     eager = module(**given, output_attentions=True)
     in_float64 = copy.deepcopy(module).double()
-    exact = once(lambda: in_float64(**given, output_attentions=True))
+    exact = exactly(lambda: in_float64(**given, output_attentions=True))
     with uwaga.watch(module) as recording:
         module(**given)
     assert implementation_of(module) == "eager"
