@@ -8,7 +8,6 @@ import torch
 
 pytest.importorskip("transformers", reason="transformers is not installed: the extra `test` brings it")
 import transformers
-from PIL import Image
 from tiny_vision import SIDE, write_photo, write_vision
 
 import uwaga
@@ -88,14 +87,3 @@ def test_a_grid_is_known_by_the_names_of_its_tokens() -> None:
         assert grid_of_tokens(grid.tokens) == grid
     for others in ("", "a b", "0,0 0,1 1,0", "0,0 1,0 0,1 1,1", "[CLS] 0,1", "0,0 999999,999999", "0,0 0,0"):
         assert grid_of_tokens(others.split()) is None, others
-
-
-def test_pixels_of_one_column_of_patches(tmp_path: Path) -> None:
-    """(3, height, 4) are no colours with transparency."""
-    folder = write_vision(tmp_path / "vit", "vit", patch_size=4)
-    narrow = images.load_vision(str(folder), "float32")
-    narrow.processor.size = {"height": 32, "width": 4}
-    grey = np.linspace(0, 255, 32).astype(np.uint8)[:, None].repeat(4, 1)
-    reading = images.record_image(narrow, Image.fromarray(grey).convert("RGB"))
-    assert (reading.grid.rows, reading.grid.columns) == (8, 1)
-    assert np.abs(reading.pixels.astype(int) - grey).max() <= 1

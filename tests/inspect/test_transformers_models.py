@@ -1,17 +1,21 @@
-"""Models of transformers as they read texts: their maps, predictions and changes are those of the model itself."""
+"""Models of transformers as they are opened and read texts: their maps, predictions and changes are those of the model itself."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_models
 import torch
 import transformers
-from tiny_tokenizer import word_tokenizer
+from safetensors.torch import load_file, save_file
+from tiny_tokenizer import read_as_it_is, word_tokenizer
 
 import uwaga
+from uwaga._base.errors import CheckpointError
 from uwaga.inspect.run_text import RecordError, TextTooLongError, run_text
-from uwaga.models import Model
+from uwaga.models import Model, Transformer
 from uwaga.viewer.shown import Text
 from uwaga.viewer.texts import RunRequest, TextRunner
 
@@ -44,36 +48,23 @@ def reader() -> Callable[[str], Model]:
     return get
 
 
-def given(reader: Model) -> dict[str, torch.Tensor]:
-    ids = torch.tensor([reader.tokenizer.with_special_tokens([TEXT])[0]])
-    more = {"decoder_input_ids": run_text(reader, TEXT).ids[None]} if reader.config.has_both else {}
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
-
-
-IN_GATE = ("bert", "modernbert", "gpt2", "gpt_oss", "llama", "bart", "t5")
-
-
-@pytest.mark.gate(only=lambda family: family in IN_GATE)
+@pytest.mark.gate(only=lambda family: family in ("bert", "modernbert", "gpt2", "gpt_oss", "llama", "bart", "t5"))
 @pytest.mark.parametrize("family", FAMILIES)
-def test_its_maps_are_those_of_the_whole_model(family: str, reader: Callable[[str], Model]) -> None:
+def test_maps_and_predictions_are_those_of_the_whole_model(
+    family: str, reader: Callable[[str], Model], assert_as_exact: Callable[..., None]
+) -> None:
     own = reader(family)
-    reading, inputs = run_text(own, TEXT), given(own)
+    ids = torch.tensor([own.tokenizer.with_special_tokens([TEXT])[0]])
+    more = {"decoder_input_ids": run_text(own, TEXT).ids[None]} if own.config.has_both else {}
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
+    reading = run_text(own, TEXT)
+    predictions = TextRunner(Text("", model=own)).run(RunRequest(TEXT)).predictions["0"]
     with uwaga.watch(own.model) as expected, torch.no_grad():
         own.model(**inputs)
     assert set(reading.recording.maps) == set(expected.maps)
     for name, m in expected.maps.items():
         assert torch.equal(reading.recording.maps[name].to_dense(), m.to_dense()), name
     assert tiny_models.implementation_of(own.model) == "eager"  # as it was
-
-
-@pytest.mark.gate(only=lambda family: family in IN_GATE)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_its_predictions_are_those_of_its_head(
-    family: str, reader: Callable[[str], Model], assert_as_exact: Callable[..., None]
-) -> None:
-    own = reader(family)
-    inputs = given(own)
-    predictions = TextRunner(Text("", model=own)).run(RunRequest(TEXT)).predictions["0"]
     with torch.no_grad():
         logits = own.model(**inputs).logits[0]
         exact = tiny_models.oracle(own.model)(**inputs).logits[0]
@@ -82,9 +73,7 @@ def test_its_predictions_are_those_of_its_head(
     assert (predictions.kind, predictions.stack, len(predictions)) == (kind, last, len(logits))
 
 
-@pytest.mark.parametrize(
-    ("family", "most"), [("gpt2", 64), ("roberta", 63), ("opt", 64), ("llama", 64), ("t5", None), ("bart", 64)]
-)
+@pytest.mark.parametrize(("family", "most"), [("gpt2", 64), ("roberta", 63), ("opt", 64), ("t5", None), ("bart", 64)])
 def test_how_many_tokens_it_takes(family: str, most: int | None, reader: Callable[[str], Model]) -> None:
     own = reader(family)
     assert own.config.max_tokens == most
@@ -95,25 +84,6 @@ def test_how_many_tokens_it_takes(family: str, most: int | None, reader: Callabl
             run_text(own, "cat " * (most + 1), target="a" if own.config.has_both else None)
 
 
-def test_a_run_ends_when_progress_raises(reader: Callable[[str], Model]) -> None:
-    class StoppedError(Exception):
-        pass
-
-    def check(_: float) -> None:
-        if len(calls) == 2:
-            raise StoppedError
-        calls.append(1)
-
-    calls: list[int] = []
-    own = reader("bart")
-    with pytest.raises(StoppedError):
-        TextRunner(Text("", model=own)).run(RunRequest(TEXT), check)
-    calls.clear()
-    with torch.no_grad():
-        own.model(**given(own))
-    assert not calls  # no hook of the run is left
-
-
 def test_a_body_without_a_head_reads_what_its_decoder_is_given() -> None:
     body = uwaga.models.open(transformers.BartModel(make("bart").config).eval(), tokenizer=word_tokenizer())
     with pytest.raises(RecordError, match="BartModel generates nothing"):
@@ -121,8 +91,64 @@ def test_a_body_without_a_head_reads_what_its_decoder_is_given() -> None:
     assert run_text(body, TEXT, target="a cat").states.shape == (3, 32)
 
 
-def test_a_tokenizer_that_was_given_is_not_changed() -> None:
+def test_what_was_given_is_not_changed(write: Callable[..., Path]) -> None:
     backend = word_tokenizer()
     backend.enable_truncation(4)
-    uwaga.models.open(make("gpt2"), tokenizer=backend)
+    module = uwaga.models.load(write("llama"))
+    opened = uwaga.models.open(module, tokenizer=backend)
     assert backend.truncation is not None
+    assert (module.tokenizer, module.title) == (None, "")
+    assert opened.decoder is module.decoder
+    assert opened.tokenizer is not None
+
+
+# Directories: which library reads them, and which are rejected.
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def make(family: str = "gpt_neox", **config: object) -> Path:
+        folder = tmp_path / family
+        tiny_models.make(family, tiny_models.small(family), CAUSAL).save_pretrained(folder)
+        word_tokenizer(family=family).save(str(folder / "tokenizer.json"))
+        read_as_it_is(folder)
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | config))
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "made"),
+    [
+        ("gpt_neox", {}, "GPTNeoXForCausalLM"),
+        ("llama", {}, Transformer.__name__),
+        ("llama", {"mlp_bias": False, "hidden_act": "relu2"}, "LlamaForCausalLM"),  # this package has no such option
+    ],
+)
+def test_a_directory_is_read_by_this_package_where_it_can_be(
+    family: str, config: dict, made: str, write: Callable[..., Path]
+) -> None:
+    reader = uwaga.models.open(str(write(family, **config)), dtype="bfloat16")
+    assert type(getattr(reader, "model", reader)).__name__ == made
+    assert run_text(reader, TEXT).states.dtype is torch.bfloat16
+    assert run_text(reader, TEXT).recording.model == reader.title == family
+    assert not reader.training if made == "Transformer" else not reader.model.training
+
+
+def test_a_weight_of_another_shape_is_rejected(write: Callable[..., Path]) -> None:
+    file, name = write() / "model.safetensors", "gpt_neox.layers.0.attention.dense.weight"
+    save_file(load_file(file) | {name: torch.zeros(3, 32)}, file, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=f"{name} has another shape in the files"):
+        uwaga.models.open(str(file.parent), dtype="float32")
+
+
+def test_code_of_a_directory_is_not_run(write: Callable[..., Path], tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    names = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    folder = write(auto_map=names, model_type="own", architectures=["Model"])
+    (folder / "own.py").write_text(f"open({str(ran)!r}, 'w')\nclass Config: pass\nclass Model: pass\n")
+    with pytest.raises(CheckpointError, match="cannot be read by transformers"):
+        uwaga.models.open(str(folder), dtype="float32")
+    assert not ran.exists()
