@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from waiting import HANG
 
 import uwaga
-from uwaga.nn import Encoder, LayerSpec, MultiHeadAttention
+from uwaga.nn import Encoder, LayerSpec
 
 OF_TRANSFORMERS = [f"transformers {family}" for family in (*ENCODERS, *DECODERS, *PAIRS)]
 
@@ -133,8 +133,9 @@ def test_documents_of_a_ragged_batch_have_a_map_each() -> None:
 
 
 @torch.no_grad()
-def test_a_second_pass_begins_anew() -> None:
-    model = made("gpt2")
+def test_another_pass_begins_anew() -> None:
+    """What was read of the earlier one remains; the encoder's forgets the decoder."""
+    model, pair = made("gpt2"), made("t5")
     first, second = torch.tensor([[4, 5, 6]]), torch.tensor([[7, 8], [9, 10]])
     with uwaga.watch(model) as recording:
         model(first)
@@ -144,22 +145,16 @@ def test_a_second_pass_begins_anew() -> None:
     assert recording.maps[("decoder", 0)].shape == (2, 2, 2, 2)
     assert recording.tokens["decoder"] == [["7", "8"], ["9", "10"]]
     assert torch.equal(kept.to_dense(), before)
-
-
-@torch.no_grad()
-def test_another_pass_of_the_encoder_forgets_the_decoder() -> None:
-    model = made("t5")
-    ids = torch.tensor([[4, 5, 6]])
-    with uwaga.watch(model) as recording:
-        model(ids, ids)
-        model(ids)
+    with uwaga.watch(pair) as recording:
+        pair(first, first)
+        pair(first)
     assert {kind for kind, _ in recording.maps} == {"encoder"}
 
 
 @torch.no_grad()
-def test_two_caches_that_take_turns_are_not_mixed() -> None:
+def test_two_caches_that_take_turns_are_not_mixed_and_a_rewound_one_takes_its_tokens_back() -> None:
     model = made("gpt2")
-    caches = [model.new_cache() for _ in range(2)]
+    caches = [model.new_cache() for _ in range(3)]
     with uwaga.watch(model) as recording:
         model(torch.tensor([[4, 5, 6]]), cache=caches[0])
         model(torch.tensor([[7, 8, 9]]), cache=caches[1])
@@ -171,17 +166,11 @@ def test_two_caches_that_take_turns_are_not_mixed() -> None:
     last = whole.maps[("decoder", 1)][..., 3:, :]
     torch.testing.assert_close(recording.maps[("decoder", 1)].to_dense(), last)
     assert recording.tokens == {}
-
-
-@torch.no_grad()
-def test_a_rewound_cache_takes_its_tokens_back() -> None:
-    model = made("gpt2")
-    cache = model.new_cache()
     with uwaga.watch(model) as recording:
-        model(torch.tensor([[4, 5, 6]]), cache=cache)
-        model(torch.tensor([[7, 8]]), cache=cache)
-        cache.rewind(4)
-        model(torch.tensor([[9]]), cache=cache)
+        for ids in ([[4, 5, 6]], [[7, 8]]):
+            model(torch.tensor(ids), cache=caches[2])
+        caches[2].rewind(4)
+        model(torch.tensor([[9]]), cache=caches[2])
     with uwaga.watch(model) as whole:
         model(torch.tensor([[4, 5, 6, 7, 9]]))
     assert recording.tokens == whole.tokens
@@ -189,37 +178,22 @@ def test_a_rewound_cache_takes_its_tokens_back() -> None:
         torch.testing.assert_close(recording.maps[where].to_dense(), whole.maps[where].to_dense())
 
 
-@torch.no_grad()
-def test_what_is_chosen_is_what_is_kept() -> None:
-    model = made("t5")
-    ids = torch.tensor([[4, 5, 6]])
-    with uwaga.watch(model) as whole:
-        model(ids, ids)
-    with uwaga.watch(model, kinds=["cross"], layers=[1], heads=[1]) as recording:
-        model(ids, ids)
+def test_what_is_chosen_is_what_is_kept_and_gradients_flow_as_before() -> None:
+    model, ids = made("t5"), torch.tensor([[4, 5, 6]])
+    with uwaga.watch(model) as whole, uwaga.watch(model, kinds=["cross"], layers=[1], heads=[1]) as recording:
+        model(ids, ids).logits.square().sum().backward()
+    assert model.encoder.layers[0].attention.query.weight.grad is not None
+    assert not whole.maps[("encoder", 0)].lse.requires_grad
     assert list(recording.maps) == [("cross", 1)]
     assert torch.equal(recording.maps[("cross", 1)].to_dense(), whole.maps[("cross", 1)].to_dense()[:, 1:])
 
 
-def test_gradients_flow_as_before_and_none_is_recorded() -> None:
-    model, ids = made("bert"), torch.tensor([[4, 5, 6]])
-    with uwaga.watch(model) as recording:
-        hidden = model(ids).last_hidden_state
-    hidden.square().sum().backward()
-    assert model.encoder.layers[0].attention.query.weight.grad is not None
-    assert not recording.maps[("encoder", 0)].lse.requires_grad
-
-
 def test_any_module_with_attention_inside_is_watched() -> None:
     stack, x = Encoder(LayerSpec(d_model=8, num_heads=2, d_ff=16), num_layers=2), torch.randn(5, 8)
-    with uwaga.watch(stack) as recording:
+    with uwaga.watch(stack) as recording, uwaga.watch(stack.layers[1], tokens=list("abcde")) as of_part:
         stack(x)
-    assert recording.maps[("encoder", 1)].shape == (2, 5, 5)
-    assert recording.tokens == {}
-    bare = MultiHeadAttention(8, num_heads=2)
-    with uwaga.watch(bare, tokens=list("abcde")) as recording:
-        bare(x)
-    assert recording.tokens == {"encoder": [["a", "b", "c", "d", "e"]]}
+    assert recording.maps[("encoder", 1)].shape == of_part.maps[("encoder", 0)].shape == (2, 5, 5)
+    assert (recording.tokens, of_part.tokens) == ({}, {"encoder": [["a", "b", "c", "d", "e"]]})
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
