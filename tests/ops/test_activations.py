@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from uwaga._base import native
 from uwaga.ops.activations import gelu, gelu_backward
 
 FORMS = ["none", "tanh"]
@@ -41,17 +40,9 @@ def test_a_number_has_the_same_bits_in_any_tensor(approximate: str) -> None:
     whole = gelu_backward(grad, x, approximate)
     assert torch.equal(gelu_backward(grad[5:6], x[5:6], approximate), whole[5:6])
     assert torch.equal(gelu_backward(grad[:, 3], x[:, 3], approximate), whole[:, 3])
+    assert torch.equal(gelu_backward(grad.clone(), x, approximate, in_place=True), whole)
     torch.set_num_threads(3)
     assert torch.equal(gelu_backward(grad, x, approximate), whole)
-
-
-def test_the_result_may_take_the_memory_of_the_gradient() -> None:
-    x, grad = _draw(33, 5), _draw(33, 5, seed=1)
-    expected = gelu_backward(grad, x)
-    result = gelu_backward(grad, x, in_place=True)
-    assert torch.equal(result, expected)
-    if native.reason_unavailable() is None:
-        assert result.data_ptr() == grad.data_ptr()
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (7,), (2, 3, 5)])

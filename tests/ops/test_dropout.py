@@ -32,33 +32,6 @@ def test_the_hash_is_the_documented_one(seed: int) -> None:
         assert bool(result[b, h, i, j]) == _kept(seed, 0.4, b, h, 3, i, j)
 
 
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_the_share_of_dropped_weights(p: float) -> None:
-    """A million draws: within five standard deviations, in all and along each dimension."""
-    bits = kept(torch.tensor(3), p, 2, 4, 256, 512, "cpu").double()
-    for dims in ((0, 1, 2, 3), (0, 1, 2), (0, 1, 3), (2, 3)):
-        share = bits.mean(dims)
-        draws = bits.numel() / share.numel()
-        assert ((share - (1 - p)).abs() < 5 * (p * (1 - p) / draws) ** 0.5).all()
-    neighbours = ((bits[..., 1:] - (1 - p)) * (bits[..., :-1] - (1 - p))).mean() / (p * (1 - p))
-    assert abs(float(neighbours)) < 5 / bits.numel() ** 0.5
-
-
-@pytest.mark.parametrize("impl", ["reference", NATIVE])
-def test_every_engine_drops_the_same_weights_and_a_replay_agrees(impl: str) -> None:
-    """Values that are unit vectors show the weights themselves."""
-    query, key = torch.randn(2, 3, 6, 4), torch.randn(2, 3, 8, 4)
-    value = torch.eye(8).expand(2, 3, 8, 8)
-    runs = []
-    for engine in (impl, impl, "reference"):
-        torch.manual_seed(5)
-        runs.append(attention(query, key, value, dropout=0.5, impl=engine))
-    assert torch.equal(runs[0], runs[1])
-    assert torch.equal(runs[0] == 0, runs[2] == 0)
-    full = attention(query, key, value, impl="reference")
-    torch.testing.assert_close(runs[0], torch.where(runs[0] == 0, 0.0, full / 0.5))
-
-
 @pytest.mark.parametrize("impl", ["reference", NATIVE])
 def test_a_ragged_row_counts_as_a_sequence(impl: str) -> None:
     rows = [torch.randn(n, 2, 4) for n in (3, 5)]

@@ -40,13 +40,6 @@ def test_any_leading_dimensions(impl: str | None, leading: tuple[int, ...]) -> N
     torch.testing.assert_close(lse, torch.logsumexp(x @ x.transpose(-1, -2) / 2, -1))
 
 
-def test_the_output_has_the_querys_dtype_and_the_lse_is_float32(impl: str | None) -> None:
-    for dtype in (torch.float16, torch.bfloat16, torch.float32):
-        x = _x(5, 4).to(dtype)
-        out, lse = attention_and_lse(x, x, x, impl=impl)
-        assert (out.dtype, lse.dtype) == (dtype, torch.float32)
-
-
 def test_a_row_without_keys(impl: str | None) -> None:
     x = _x(2, 3, 4)
     out, lse = attention_and_lse(x, x[:, :0], x[:, :0], impl=impl)
@@ -66,18 +59,11 @@ def test_nothing_to_compute(shape: tuple[int, ...], impl: str | None) -> None:
     assert attention(query, key, key[..., : shape[3]], impl=impl).shape == shape
 
 
-def test_numbers_beyond_float32_are_not_lost() -> None:
-    x = _x(3, 4)
-    for options in ({"softcap": 1e-50}, {"scale": 1e39}):
+def test_numbers_beyond_float32_and_widths_beyond_the_kernels_are_not_lost() -> None:
+    for x, options in ((_x(3, 4), {"softcap": 1e-50}), (_x(3, 4), {"scale": 1e39}), (_x(2, 70_000), {})):
         assert explain(x, x, x, **options).engine != "cpu"
         result, expected = (attention(x, x, x, **options, impl=impl) for impl in (None, "reference"))
         torch.testing.assert_close(result, expected, equal_nan=True)
-
-
-def test_widths_beyond_the_kernels() -> None:
-    x = _x(2, 70_000)
-    assert explain(x, x, x).engine != "cpu"
-    torch.testing.assert_close(attention(x, x, x), attention(x, x, x, impl="reference"))
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
@@ -118,14 +104,6 @@ def test_without_softmax_a_row_of_bfloat16_has_the_same_bits_in_any_batch() -> N
         for b in range(3):
             alone = attention(q[b : b + 1], k[b : b + 1], v[b : b + 1], normalize=None, mask=mask)
             assert torch.equal(alone[0], whole[b])
-
-
-def test_without_softmax_an_infinite_value_reaches_its_column_alone() -> None:
-    q, k, v = (_x(1, 1, 70, 8, seed=n).bfloat16() for n in range(3))
-    v[0, 0, 5, 3] = float("inf")
-    out = attention(q, k, v, normalize=None)
-    assert not out[..., 3].isfinite().any()
-    assert out[..., [0, 1, 2, 4, 5, 6, 7]].isfinite().all()
 
 
 @pytest.mark.parametrize("keys", [1, 63, 64, 200])

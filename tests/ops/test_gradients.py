@@ -35,8 +35,8 @@ def test_the_reference_is_its_own_derivative_twice(name: str) -> None:
         out, lse = attention_and_lse(q, k, v, **OPTIONS[name])
         return out, lse[lse.isfinite()]
 
-    assert torch.autograd.gradcheck(f, _operands())
-    assert torch.autograd.gradgradcheck(f, _operands())
+    assert torch.autograd.gradcheck(f, _operands(), fast_mode=True)
+    assert torch.autograd.gradgradcheck(f, _operands(), fast_mode=True)
 
 
 @pytest.mark.slow
@@ -49,8 +49,8 @@ def test_gradients_reach_biases_tables_and_sinks() -> None:
         two = attention(q, k, v, bias=dense, mask=Causal())
         return one, two, attention(q, k, v, bias=AlibiBias(sinks))
 
-    assert torch.autograd.gradcheck(f, (*_operands(), *extras))
-    assert torch.autograd.gradgradcheck(f, (*_operands(), *extras))
+    assert torch.autograd.gradcheck(f, (*_operands(), *extras), fast_mode=True)
+    assert torch.autograd.gradgradcheck(f, (*_operands(), *extras), fast_mode=True)
 
 
 @pytest.mark.stress
@@ -60,8 +60,8 @@ def test_the_linear_form_is_its_own_derivative_twice(mask: Causal | None) -> Non
         return attention(q, k, v, normalize=None, mask=mask, impl="linear")
 
     operands = [x[0].detach().requires_grad_() for x in _operands()]
-    assert torch.autograd.gradcheck(f, operands)
-    assert torch.autograd.gradgradcheck(f, operands)
+    assert torch.autograd.gradcheck(f, operands, fast_mode=True)
+    assert torch.autograd.gradgradcheck(f, operands, fast_mode=True)
 
 
 def test_ragged_is_its_own_derivative_twice() -> None:
@@ -72,8 +72,8 @@ def test_ragged_is_its_own_derivative_twice() -> None:
         batch = Ragged(x, offsets)
         return attention(batch, batch, batch, mask=Causal()).values
 
-    assert torch.autograd.gradcheck(f, (values,))
-    assert torch.autograd.gradgradcheck(f, (values,))
+    assert torch.autograd.gradcheck(f, (values,), fast_mode=True)
+    assert torch.autograd.gradgradcheck(f, (values,), fast_mode=True)
 
 
 @pytest.mark.parametrize("impl", [NATIVE])
@@ -112,16 +112,6 @@ def test_checkpointing_gives_the_same_gradients(impl: str) -> None:
         gradients.append(torch.autograd.grad(run(*operands).sum(), operands))
     for x, y in zip(*gradients, strict=True):
         assert torch.equal(x, y)
-
-
-@pytest.mark.parametrize("impl", ["reference", NATIVE])
-def test_only_what_is_asked_for_has_a_gradient(impl: str) -> None:
-    for at in range(3):
-        operands = [x.detach().requires_grad_(n == at) for n, x in enumerate(_operands(torch.float32))]
-        out, lse = attention_and_lse(*operands, impl=impl)
-        assert lse.requires_grad == (at < 2 or impl == "cpu")
-        (gradient,) = torch.autograd.grad(out.sum(), [operands[at]])
-        assert gradient.shape == operands[at].shape
 
 
 BATCHED = {

@@ -1,29 +1,21 @@
 """The linear map: values, forms of the input, bits of a row, changed weights, bad input."""
 
-import copy
-import io
-import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import engines
-import foreign
 import numpy as np
 import processors
 import pytest
 import torch
-from forked import exit_code, fork
 from torch import Tensor, nn
 from torch.nn import functional
 
 import uwaga
 from uwaga import Ragged
-from uwaga._base.processor import Processor
 from uwaga.ops.activations import ACTIVATIONS
 from uwaga.ops.linear import choose
 from uwaga.ops.linear.api import explain
-from uwaga.ops.linear.engines import onednn
 
 by_engines = pytest.mark.parametrize("impl", engines.LINEAR)
 cases = pytest.mark.parametrize(("impl", "dtype"), engines.LINEAR_CASES)
@@ -114,46 +106,7 @@ COUNTS = [*range(1, 71), 255, 256, 257, 258]
 FEW_COUNTS = (1, 2, 3, 5, 17, 70, 257)
 
 
-class Mapped(NamedTuple):
-    """300 rows, their map, and the arguments of it."""
-
-    x: Tensor
-    residual: Tensor
-    weight: Tensor
-    bias: Tensor
-    whole: Tensor
-    impl: str | None
-
-    @classmethod
-    def of(cls, width: int, outputs: int, dtype: torch.dtype, impl: str | None) -> "Mapped":
-        torch.manual_seed(0)
-        x, weight, bias = (torch.randn(shape).to(dtype) for shape in ((300, width), (outputs, width), (outputs,)))
-        residual = torch.randn(300, outputs).to(dtype)
-        whole = uwaga.linear(x, weight, bias, activation="gelu", residual=residual, impl=impl)
-        return cls(x, residual, weight, bias, whole, impl)
-
-    def parts_with_other_bits(self, counts: Iterable[int]) -> list[tuple[slice, Tensor]]:
-        """Of the first and last rows, of these numbers, those that have other bits than among all, with what they have."""
-        results = []
-        for rows in counts:
-            for part in (slice(0, rows), slice(300 - rows, 300)):
-                alone = uwaga.linear(
-                    self.x[part],
-                    self.weight,
-                    self.bias,
-                    activation="gelu",
-                    residual=self.residual[part],
-                    impl=self.impl,
-                )
-                if not torch.equal(alone, self.whole[part]):
-                    results.append((part, alone))
-        return results
-
-    def exact(self, part: slice) -> Tensor:
-        doubles = (each.double() for each in (self.x[part], self.weight, self.bias))
-        return separately(*doubles, "gelu", self.residual[part].double())
-
-
+# Without gradients; a change gives the linear map that has the weight now, if it is another one.
 @cases
 @pytest.mark.parametrize(("threads", "width", "outputs"), [(1, 24, 40), (2, 1536, 384)])
 def test_a_row_has_the_same_bits_among_any_others(
@@ -166,102 +119,42 @@ def test_a_row_has_the_same_bits_among_any_others(
 ) -> None:
     """Of engines that do not promise it on this processor: within the rounding of the dtype."""
     torch.set_num_threads(threads)
-    mapped = Mapped.of(width, outputs, dtype, impl)
-    others = mapped.parts_with_other_bits(COUNTS if width < 100 else FEW_COUNTS)
-    if impl == "cpu" or choose.has_batch_invariant_rows(impl, dtype):
-        assert [part for part, _ in others] == []
-    for part, value in others:
-        assert_as_exact(value, mapped.whole[part], partial(mapped.exact, part))
+    torch.manual_seed(0)
+    x, weight, bias = (torch.randn(shape).to(dtype) for shape in ((300, width), (outputs, width), (outputs,)))
+    residual = torch.randn(300, outputs).to(dtype)
 
+    def mapped(part: slice) -> Tensor:
+        return uwaga.linear(x[part], weight, bias, activation="gelu", residual=residual[part], impl=impl)
 
-def test_the_native_kernels_promise_it_on_every_processor_and_others_where_it_was_shown(
-    on: Callable[[Processor], None],
-) -> None:
-    promised = {}
-    for here in (processors.MILAN, processors.SAPPHIRE_RAPIDS, processors.M2):
-        on(here)
-        promised[here.vendor] = {
-            name: [choose.has_batch_invariant_rows(name, dtype) for dtype in engines.DTYPES] for name in choose.NAMES
-        }
-    native, shown, nothing = [True] * 3, [True, True, False], [False] * 3
-    assert promised == {
-        "AMD": {"cpu": native, "onednn": shown, "torch": shown},
-        "Intel": {"cpu": native, "onednn": nothing, "torch": nothing},
-        "Apple": {"cpu": native, "onednn": nothing, "torch": nothing},
-    }
+    def exact(part: slice) -> Tensor:
+        doubles = (each.double() for each in (x[part], weight, bias))
+        return separately(*doubles, "gelu", residual[part].double())
 
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_check_finds_an_engine_whose_rows_depend_on_their_number(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(choose.NATIVE, "cpu", foreign.Drifting())
-    assert Mapped.of(24, 40, dtype, "cpu").parts_with_other_bits(FEW_COUNTS)
-
-
-@pytest.mark.parametrize("computes", [True, False])
-def test_onednn_refuses_bfloat16_where_the_processor_has_no_instruction_that_it_needs(
-    computes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(onednn, "reason_unavailable", lambda: None)
-    monkeypatch.setattr(onednn, "computes_bfloat16", lambda: computes)
-    x = torch.ones(3, 6)
-    assert "onednn" not in explain(x, x).refused
-    refused = explain(x.bfloat16(), x.bfloat16()).refused.get("onednn")
-    assert refused == (
-        None if computes else "oneDNN computes bfloat16 on processors with AVX-512 or AVX-NE-CONVERT only"
-    )
-
-
-# No engine keeps a copy of a weight: whatever changes it, the next call computes with the new one.
-
-
-def _written(linear: nn.Linear, weight: Tensor) -> nn.Linear:
-    linear.weight.copy_(weight)
-    return linear
-
-
-def _saved(linear: nn.Linear, weight: Tensor) -> None:
-    file = io.BytesIO()
-    torch.save({"weight": weight, "bias": linear.bias.detach()}, file)
-    file.seek(0)
-    linear.load_state_dict(torch.load(file, weights_only=True), assign=True)
-
-
-# Without gradients; a change gives the linear map that has the weight now, if it is another one.
-CHANGES: dict[str, Callable[[nn.Linear, Tensor], object]] = {
-    "load_state_dict": lambda linear, weight: linear.load_state_dict({"weight": weight, "bias": linear.bias}),
-    "in place": _written,
-    "data": lambda linear, weight: setattr(linear.weight, "data", weight.clone()),
-    "NumPy": lambda linear, weight: np.copyto(linear.weight.numpy(), weight.numpy()),  # no version counter sees this
-    "set_": lambda linear, weight: linear.weight.set_(weight.clone()),
-    "pickle": lambda linear, weight: _written(pickle.loads(pickle.dumps(linear)), weight),
-    "deepcopy": lambda linear, weight: _written(copy.deepcopy(linear), weight),
-    "torch.save": _saved,
-}
+    whole = mapped(slice(300))
+    for rows in COUNTS if width < 100 else FEW_COUNTS:
+        for part in (slice(0, rows), slice(300 - rows, 300)):
+            alone = mapped(part)
+            if impl == "cpu" or choose.has_batch_invariant_rows(impl, dtype):
+                assert torch.equal(alone, whole[part])
+            elif not torch.equal(alone, whole[part]):
+                assert_as_exact(alone, whole[part], partial(exact, part))
 
 
 @by_engines
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_weight_is_computed_with(impl: str, change: str) -> None:
-    linear, x, weight = nn.Linear(6, 5), torch.randn(8, 6), torch.randn(5, 6)
-    before = uwaga.linear(x, linear.weight, linear.bias, impl=impl)
+def test_a_changed_weight_is_computed_with(impl: str) -> None:
+    """No engine keeps a copy of a weight."""
+    linear, x = nn.Linear(6, 5), torch.randn(8, 6)
+    changes: list[Callable[[Tensor], object]] = [
+        linear.weight.copy_,
+        lambda weight: setattr(linear.weight, "data", weight),
+        lambda weight: np.copyto(linear.weight.numpy(), weight.numpy()),  # no version counter sees this
+    ]
     with torch.no_grad():
-        result = CHANGES[change](linear, weight)
-    changed = result if isinstance(result, nn.Linear) else linear
-    after = uwaga.linear(x, changed.weight, changed.bias, impl=impl)
-    assert not torch.equal(before, after)
-    torch.testing.assert_close(after, functional.linear(x, weight, linear.bias.float()))
-
-
-@pytest.mark.slow
-@by_engines
-def test_a_forked_process_computes_with_its_own_weight(impl: str) -> None:
-    x, weight = torch.randn(8, 6), torch.randn(5, 6)
-    before = uwaga.linear(x, weight, impl=impl)
-    child = fork(lambda: int(not torch.allclose(uwaga.linear(x, weight.mul_(2), impl=impl), 2 * before)))
-    assert exit_code(child) == 0
-    assert torch.equal(uwaga.linear(x, weight, impl=impl), before)
+        for change in changes:
+            weight = torch.randn(5, 6)
+            change(weight)
+            result = uwaga.linear(x, linear.weight, linear.bias, impl=impl)
+            torch.testing.assert_close(result, functional.linear(x, weight, linear.bias))
 
 
 # The choice.

@@ -59,13 +59,6 @@ def test_gradients_are_as_exact_as_those_of_pytorch(
         assert_as_exact(one, peer, lambda n=n: exact()[n])
 
 
-@activations
-def test_gradcheck(activation: str | None) -> None:
-    given = operands(dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda *each: ours(list(each), activation, None), given)
-    assert torch.autograd.gradgradcheck(lambda *each: ours(list(each), activation, None), given)
-
-
 @native
 @pytest.mark.parametrize("operand", range(4))
 def test_only_what_is_wanted_gets_a_gradient(impl: str, operand: int) -> None:
@@ -74,19 +67,9 @@ def test_only_what_is_wanted_gets_a_gradient(impl: str, operand: int) -> None:
     ours(given, "gelu", impl).sum().backward()
     assert [each.grad is not None for each in given] == [number == operand for number in range(4)]
     with torch.no_grad():
-        assert ours(given, "gelu", impl).grad_fn is None
-
-
-@native
-@pytest.mark.parametrize("activation", [None, "gelu"])
-def test_training_gives_the_bits_of_inference(impl: str, activation: str | None) -> None:
-    given = operands()
-    with torch.no_grad():
-        apart = ours(given, activation, impl)
-    with torch.inference_mode():
-        inference = ours(given, activation, impl)
-    assert torch.equal(ours(given, activation, impl), apart)
-    assert torch.equal(inference, apart)
+        apart = ours(given, "gelu", impl)
+    assert apart.grad_fn is None
+    assert torch.equal(ours(given, "gelu", impl), apart)
 
 
 @native
@@ -125,7 +108,7 @@ WAYS = {
 
 
 @native
-@activations
+@pytest.mark.parametrize("activation", [None, "silu"])
 @pytest.mark.parametrize("way", WAYS)
 def test_gradients_by_any_way_are_those_of_pytorch(impl: str, activation: str | None, way: str) -> None:
     given = operands((3, 4, 6))

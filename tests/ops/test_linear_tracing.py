@@ -139,19 +139,3 @@ TRANSFORMS: dict[str, Callable[[Callable[..., Tensor]], object]] = {
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transforms_of_torch_func(name: str) -> None:
     torch.testing.assert_close(TRANSFORMS[name](mapped), TRANSFORMS[name](plainly), rtol=1e-4, atol=1e-4)
-
-
-@native
-def test_vmap_over_the_backward_pass_of_a_plain_forward_pass(impl: str) -> None:
-    x, weight = OPERANDS[0], OPERANDS[1].clone().requires_grad_()
-    rows = torch.randn(2, 3, 4, 5)
-    for output in (
-        uwaga.linear(x, weight, activation="gelu", impl=impl),
-        functional.gelu(functional.linear(x, weight)),
-    ):
-
-        def gradient(row: Tensor, output: Tensor = output) -> Tensor:
-            return torch.autograd.grad(output, weight, row, retain_graph=True)[0]
-
-        result = torch.func.vmap(gradient)(rows)
-        torch.testing.assert_close(result, torch.stack([gradient(row) for row in rows]), rtol=1e-4, atol=1e-5)

@@ -96,50 +96,31 @@ def test_the_second_call_gives_the_bits_of_the_first_until_the_mask_changes(
     _assert_same(_both(given, mask), expected)
 
 
-@pytest.mark.parametrize(("operands", "lengths"), [(_dense, [3, 8]), (_ragged, [-1, 3])], ids=["dense", "ragged"])
-def test_lengths_that_fit_no_longer_are_an_error(operands: Callable, lengths: list[int]) -> None:
-    mine = torch.tensor([3, 5])
-    mask, given = KeyLengths(mine), operands()
+UNFIT = {
+    "lengths": (_dense, KeyLengths, [3, 5], [3, 8], "KeyLengths"),
+    "ragged lengths": (_ragged, KeyLengths, [3, 5], [-1, 3], "KeyLengths"),
+    "starts": (_dense, lambda start: Causal(start=start), [0, 2], [0, 2**62], "start"),
+}
+
+
+@pytest.mark.parametrize(("operands", "make", "before", "after", "said"), UNFIT.values(), ids=UNFIT)
+def test_numbers_that_fit_no_longer_are_an_error(operands: Callable, make, before, after, said: str) -> None:
+    mine = torch.tensor(before)
+    mask, given = make(mine), operands()
     _both(given, mask)
-    mine.copy_(torch.tensor(lengths))
-    with pytest.raises(ValueError, match="KeyLengths"):
+    mine.copy_(torch.tensor(after))
+    with pytest.raises(ValueError, match=said):
         attention(*given, mask=mask)
 
 
-def test_a_call_of_other_sizes_is_another_one() -> None:
-    mask = KeyLengths(torch.tensor([3, 6]))
-    for keys in (7, 6, 6, 9):
-        _assert_same(_both(_dense(keys), mask), _long(_dense(keys), mask))
-    with pytest.raises(ValueError, match="5 keys, but they reach from 3 to 6"):
-        attention(*_dense(5), mask=mask)
-
-
-def test_offsets_of_other_rows_are_another_call() -> None:
+def test_sizes_options_and_offsets_of_another_call_count() -> None:
     mask = KeyLengths(torch.tensor([3, 5]))
-    query, key, value = _ragged()
-    _both((query, key, value), mask)
-    offsets = torch.tensor([0, 5, 10])
-    others = tuple(Ragged(x.values, offsets, max_length=7) for x in (query, key, value))
-    _assert_same(_both(others, mask), _long(others, mask))
-
-
-def test_options_of_another_call_count() -> None:
-    mask, given = KeyLengths(torch.tensor([3, 6])), _dense()
-    for options in ({}, {"scale": 2.0}, {"scale": 2.0, "softcap": 1.0}, {}):
-        _assert_same(_both(given, mask, **options), _long(given, mask, **options))
-    with pytest.raises(ValueError, match="scale"):
-        attention(*given, mask=mask, scale=torch.ones(2))
-
-
-def test_gradients_are_those_of_a_mask_that_is_laid_out_anew() -> None:
-    mask, given = KeyLengths(torch.tensor([3, 6])), [x.requires_grad_() for x in _dense()]
-    with torch.no_grad():
-        attention(*given, mask=mask)
-    for _ in range(2):
-        result, expected = (
-            torch.autograd.grad(attention(*given, mask=each).square().sum(), given) for each in (mask, copy.copy(mask))
-        )
-        _assert_same(list(result), list(expected))
+    calls: list[tuple[Call, dict]] = [(_dense(keys), {}) for keys in (7, 6, 6, 9)]
+    calls += [(_dense(), options) for options in ({"scale": 2.0}, {"scale": 2.0, "softcap": 1.0}, {})]
+    packed, offsets = _ragged(), torch.tensor([0, 5, 10])
+    others = tuple(Ragged(x.values, offsets, max_length=7) for x in packed)
+    for operands, options in [*calls, (packed, {}), (others, {})]:
+        _assert_same(_both(operands, mask, **options), _long(operands, mask, **options))
 
 
 def test_what_is_cached_is_no_part_of_a_masks_value() -> None:
@@ -163,14 +144,3 @@ def test_a_mask_of_ones_own_is_asked_every_time() -> None:
     mask, given = Growing([]), _dense()
     for seen in (1, 2, 3):
         _assert_same(_both(given, mask), _long(given, KeyLengths(torch.tensor([seen, 7]))))
-
-
-def test_starts_that_are_moved_too_far_are_noticed() -> None:
-    start = torch.tensor([0, 2])
-    mask, given = Causal(start=start), _dense()
-    attention(*given, mask=mask)
-    start[1] = 2**62
-    with pytest.raises(ValueError, match="start"):
-        attention(*given, mask=mask)
-    start[1] = 3
-    _assert_same(_both(given, mask), _long(given, mask))

@@ -11,12 +11,21 @@ VALUES = torch.arange(20.0).reshape(5, 2, 2)
 OFFSETS = torch.tensor([0, 2, 2, 5])
 
 
-def test_what_it_knows() -> None:
+def test_what_it_knows_and_its_other_forms() -> None:
     batch = Ragged(VALUES, OFFSETS)
-    assert len(batch) == 3
-    assert batch.lengths.tolist() == [2, 0, 3]
-    assert batch.max_length == 3
+    assert (len(batch), batch.lengths.tolist(), batch.max_length) == (3, [2, 0, 3], 3)
     assert repr(batch) == "Ragged(values (5, 2, 2) float32, lengths [2, 0, 3])"
+    padded = batch.to_padded(fill=-1.0)
+    assert padded.shape == (3, 3, 2, 2)
+    assert (padded[1] == -1).all()
+    assert (padded[0, 2:] == -1).all()
+    assert batch.to_padded(length=4).shape == (3, 4, 2, 2)
+    assert [len(row) for row in batch.to_list()] == [2, 0, 3]
+    assert batch.to_nested().layout == torch.jagged
+    none = Ragged(torch.zeros(0, 2, 2), torch.tensor([0]))
+    assert (len(none), none.max_length, none.to_list(), none.to_padded().shape) == (0, 0, [], (0, 0, 2, 2))
+    with FlopCounterMode(display=False), pytest.raises(ValueError, match="end at"):
+        Ragged(VALUES, torch.tensor([0, 2, 10**9]))
 
 
 ROUND_TRIPS = {
@@ -33,37 +42,6 @@ def test_there_and_back(way: str) -> None:
     assert torch.equal(again.values, VALUES)
     assert torch.equal(again.offsets, OFFSETS)
     assert (again.values.data_ptr() == VALUES.data_ptr()) == (way == "nested")
-
-
-def test_other_forms() -> None:
-    batch = Ragged(VALUES, OFFSETS)
-    padded = batch.to_padded(fill=-1.0)
-    assert padded.shape == (3, 3, 2, 2)
-    assert (padded[1] == -1).all()
-    assert (padded[0, 2:] == -1).all()
-    assert batch.to_padded(length=4).shape == (3, 4, 2, 2)
-    assert [len(row) for row in batch.to_list()] == [2, 0, 3]
-    assert batch.to_nested().layout == torch.jagged
-    none = Ragged(torch.zeros(0, 2, 2), torch.tensor([0]))
-    assert (len(none), none.max_length, none.to_list(), none.to_padded().shape) == (0, 0, [], (0, 0, 2, 2))
-
-
-def test_gradients_flow_through_packing() -> None:
-    padded = torch.randn(3, 3, 2, requires_grad=True)
-    out = Ragged.from_padded(padded, torch.tensor([2, 0, 3])).to_padded()
-    (gradient,) = torch.autograd.grad(out.sum(), padded)
-    assert gradient.sum(-1).tolist() == [[2, 2, 0], [0, 0, 0], [2, 2, 2]]
-
-
-def test_offsets_that_are_a_view_are_read_as_what_they_hold() -> None:
-    values, offsets = torch.arange(18.0).reshape(9, 1, 2), torch.tensor([0, 7, 4, 7, 9])[::2]
-    one, other = Ragged(values, offsets), Ragged(values, offsets.clone())
-    assert torch.equal(attention(one, one, one).values, attention(other, other, other).values)
-
-
-def test_offsets_are_checked_where_a_mode_only_looks_on() -> None:
-    with FlopCounterMode(display=False), pytest.raises(ValueError, match="end at"):
-        Ragged(VALUES, torch.tensor([0, 2, 10**9]))
 
 
 @pytest.mark.slow

@@ -186,18 +186,6 @@ def test_a_loop_over_a_static_cache_is_one_graph(name: str, shape: tuple[int, ..
     assert counter.frame_count == 1
 
 
-@pytest.mark.stress
-@pytest.mark.parametrize("name", ["causal", "window", "distances"])
-def test_starts_that_are_numbers_share_a_graph(name: str) -> None:
-    torch.compiler.reset()
-    counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(STEPS[name], backend=counter, fullgraph=True)
-    for position in range(20):
-        q, k = _x(2, 4, 1, 8, seed=position), _x(2, 2, 24, 8)
-        assert torch.equal(compiled(q, k, position), STEPS[name](q, k, position))
-    assert counter.frame_count == 2  # the first makes one of its own number
-
-
 @pytest.mark.slow
 def test_starts_beyond_any_sequence_hide_or_show_all_in_a_compiled_program() -> None:
     torch.compiler.reset()
@@ -229,17 +217,6 @@ def test_a_package_compiled_ahead_of_time_runs(tmp_path: Path) -> None:
             q, k = _x(2, 2, queries, 8), _x(2, 2, keys, 8, seed=1)
             for value, expected in zip(loaded(q, k), _Exported()(q, k), strict=True):
                 assert torch.equal(value, expected)
-
-
-@pytest.mark.stress
-def test_inductor_compiles_it_too() -> None:
-    torch.compiler.reset()
-    q, k = _x(2, 4, 5, 8, grad=True), _x(2, 2, 7, 8)
-    compiled = torch.compile(lambda q, k: attention(q, k, k, dropout=0.5) * 2.0, fullgraph=True)
-    out = compiled(q, k)
-    (gradient,) = torch.autograd.grad(out.sum(), q)
-    assert out.shape == q.shape
-    assert gradient.isfinite().all()
 
 
 @pytest.mark.parametrize("impl", OPAQUE)
@@ -297,15 +274,6 @@ def test_vmap_is_a_loop(impl: str, name: str, in_dims: tuple[int | None, int | N
     torch.testing.assert_close(torch.func.vmap(f, (*in_dims, None))(*operands, impl), torch.stack(parts))
 
 
-@pytest.mark.parametrize("impl", OPAQUE)
-def test_functionalize_sees_an_operator(impl: str) -> None:
-    def call(x: torch.Tensor) -> torch.Tensor:
-        return attention(x, x, x, mask=Causal() & KeyLengths(torch.tensor([4, 5])), impl=impl)
-
-    x = _x(2, 4, 5, 8)
-    assert torch.equal(torch.func.functionalize(call)(x), call(x))
-
-
 def _with_distances(q: torch.Tensor, start: torch.Tensor | int | None) -> torch.Tensor:
     return attention(q, q, q, bias=AlibiBias(torch.tensor([0.5, 0.1]), start=start))
 
@@ -327,21 +295,6 @@ def test_jit_trace_records_the_call_for_other_sizes(call: Callable[..., torch.Te
     for tokens in (3, 8, 300):
         given = _x(2 if starts else 3, 2, tokens, 16, seed=tokens), *[torch.tensor([5, -tokens])] * starts
         torch.testing.assert_close(traced(*given), call(*given))
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("impl", [None, *OPAQUE])
-def test_a_width_and_a_scale_that_change_are_compiled_again(impl: str | None) -> None:
-    torch.compiler.reset()
-
-    def call(x: torch.Tensor, scale: float | None) -> torch.Tensor:
-        return attention(x, x, x, mask=Causal(), scale=scale, impl=impl)
-
-    for dynamic in (None, True):
-        compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")
-        for width, scale in ((8, None), (12, None), (16, 0.5), (16, 0.25)):
-            x = _x(2, 4, 5, width)
-            torch.testing.assert_close(compiled(x, scale), call(x, scale))
 
 
 def test_forward_mode_is_not_lost_where_a_tracer_or_a_mode_looks_on() -> None:
