@@ -34,8 +34,4 @@ def test_buckets_are_learned_from_zero() -> None:
     assert torch.equal(layer(x, bias=positions()), layer(x, bias=torch.zeros(2, 5, 5)))
     (gradient,) = torch.autograd.grad(layer(x, bias=positions()).square().sum(), positions.weight)
     assert gradient.count_nonzero() > 0
-
-
-def test_a_start_is_handed_on() -> None:
-    assert AlibiPositions(2)(3).start == 3
-    assert RelativePositions(2)(start=4).start == 4
+    assert (AlibiPositions(2)(3).start, RelativePositions(2)(start=4).start) == (3, 4)

@@ -3,6 +3,8 @@
 Letters: R rows, Q new tokens, K tokens so far, H heads, G key heads, D, E widths of a head, M width, N packed tokens.
 """
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -111,6 +113,45 @@ def test_a_rewound_cache_goes_on_as_if_the_rest_had_not_been() -> None:
     torch.testing.assert_close(result, encoder(x, mask=Causal())[:, 5:])
 
 
+_SHOWN, _IDS = torch.tensor([True, False, True, True, False, True]), torch.tensor([0, 0, 1, 1, 0, 1])
+_FROM_2 = AlibiBias(torch.rand(4), start=2)
+# Options over a cache of rows of 3 and 5 tokens and a new one, and, from the number of a row, those over the row alone.
+OVER_ROWS: dict[str, tuple[dict, Callable[[int], dict]]] = {
+    "none": ({}, lambda n: {}),
+    "a dense mask is over the longest row": ({"mask": _SHOWN}, lambda n: {"mask": _SHOWN[: (4, 6)[n]]}),
+    "starts that are said": (
+        {"mask": Causal(start=1), "bias": _FROM_2},
+        lambda n: {"mask": Causal(start=1), "bias": _FROM_2},
+    ),
+    "documents and lengths": (
+        {"mask": Documents(_IDS, query_ids=torch.tensor([1])) & KeyLengths(torch.tensor([3, 5]))},
+        lambda n: {"mask": (_IDS == 1)[: (4, 6)[n]] & (torch.arange((4, 6)[n]) < (3, 5)[n])},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OVER_ROWS)
+def test_options_over_rows_of_different_lengths_mean_each_row(name: str) -> None:
+    layer, rows, cache = MultiHeadAttention(12, 4, dtype=torch.float64), _rows(3, 5), KeyValueCache(1)[0].attention
+    options, of_row = OVER_ROWS[name]
+    layer(Ragged.from_list(rows), cache=cache)
+    more = _x(2, 1, 12, seed=4)
+    for n, (row, token, out) in enumerate(zip(rows, more, layer(more, **options, cache=cache), strict=True)):
+        torch.testing.assert_close(out, layer(token, torch.cat((row, token)), **of_row(n)))
+
+
+def test_kept_keys_are_copies_and_what_was_refused_changes_nothing() -> None:
+    cache, key = KeyValueCache(1), _x(1, 2, 3, 4)
+    before, of_layer = key.clone(), cache[0].attention
+    of_layer.append(key, key)
+    key.zero_()
+    with pytest.raises(ShapeError):
+        of_layer.append(key, key[..., :3])
+    with pytest.raises(ValueError):
+        cache.rewind(torch.tensor([4]))
+    assert torch.equal(of_layer.append(key[:, :, :0], key[:, :, :0]).key, before)
+
+
 def test_rows_are_rewound_each_to_its_own_length() -> None:
     encoder, rows, cache = _encoder(), _rows(5, 3, 6), KeyValueCache(2)
     encoder(torch.stack([torch.cat((row, _x(7, 12, seed=8)))[:7] for row in rows]), mask=Causal(), cache=cache)
@@ -131,70 +172,3 @@ def test_reordered_rows_go_on_as_the_rows_they_became(order: list[int]) -> None:
     result = encoder(more, mask=Causal(), cache=cache)
     for row, token, out in zip(order, more, result, strict=True):
         torch.testing.assert_close(out, encoder(torch.cat((rows[row], token)), mask=Causal())[-1:])
-
-
-def test_a_dense_mask_is_over_the_longest_row() -> None:
-    layer, rows, cache = MultiHeadAttention(12, 4, dtype=torch.float64), _rows(3, 5), KeyValueCache(1)[0].attention
-    packed = Ragged.from_list(rows)
-    layer(packed, cache=cache)
-    more, visible = _x(2, 1, 12, seed=4), torch.tensor([True, False, True, True, False, True])
-    result = layer(more, mask=visible, cache=cache)
-    for row, token, out in zip(rows, more, result, strict=True):
-        whole = torch.cat((row, token))
-        torch.testing.assert_close(out, layer(token, whole, mask=visible[: len(whole)]))
-
-
-def test_an_encoder_without_a_mask_sees_all_that_is_kept() -> None:
-    layer, rows, cache = MultiHeadAttention(12, 4, dtype=torch.float64), _rows(3, 5), KeyValueCache(1)[0].attention
-    layer(Ragged.from_list(rows), cache=cache)
-    more = _x(2, 1, 12, seed=4)
-    for row, token, out in zip(rows, more, layer(more, cache=cache), strict=True):
-        torch.testing.assert_close(out, layer(token, torch.cat((row, token))))
-
-
-def test_starts_that_are_said_are_kept() -> None:
-    """A mask that says where its queries stand means it, in a cache as elsewhere."""
-    layer, rows, cache = MultiHeadAttention(12, 4, dtype=torch.float64), _rows(3, 5), KeyValueCache(1)[0].attention
-    layer(Ragged.from_list(rows), cache=cache)
-    more, bias = _x(2, 1, 12, seed=4), AlibiBias(torch.rand(4), start=2)
-    result = layer(more, mask=Causal(start=1), bias=bias, cache=cache)
-    for row, token, out in zip(rows, more, result, strict=True):
-        torch.testing.assert_close(out, layer(token, torch.cat((row, token)), mask=Causal(start=1), bias=bias))
-
-
-def test_documents_with_ids_of_the_queries_and_lengths_of_keys() -> None:
-    layer, rows, cache = MultiHeadAttention(12, 4, dtype=torch.float64), _rows(3, 5), KeyValueCache(1)[0].attention
-    layer(Ragged.from_list(rows), cache=cache)
-    ids = torch.tensor([0, 0, 1, 1, 0, 1])
-    more, mask = _x(2, 1, 12, seed=4), Documents(ids, query_ids=torch.tensor([1])) & KeyLengths(torch.tensor([3, 5]))
-    result = layer(more, mask=mask, cache=cache)
-    for row, token, out in zip(rows, more, result, strict=True):
-        visible = (ids == 1)[: len(row) + 1] & (torch.arange(len(row) + 1) < len(row))
-        torch.testing.assert_close(out, layer(token, torch.cat((row, token)), mask=visible))
-
-
-def test_kept_keys_are_copies() -> None:
-    cache, key = KeyValueCache(1)[0].attention, _x(1, 2, 3, 4)
-    before = key.clone()
-    cache.append(key, key)
-    key.zero_()
-    assert torch.equal(cache.append(key[:, :, :0], key[:, :, :0]).key, before)
-
-
-def _filled(*lengths: int) -> KeyValueCache:
-    cache = KeyValueCache(1)
-    rows = Ragged.from_list([_x(n, 2, 4) for n in lengths])
-    cache[0].attention.append(rows, rows)
-    return cache
-
-
-KEPT = _x(2, 2, 1, 4)
-
-
-def test_what_was_refused_changed_nothing() -> None:
-    cache = _filled(3, 5)
-    with pytest.raises(ShapeError):
-        cache[0].attention.append(KEPT, KEPT[..., :3])
-    with pytest.raises(ValueError):
-        cache.rewind(torch.tensor([3, 6]))
-    assert cache.lengths.tolist() == [3, 5]

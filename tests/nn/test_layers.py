@@ -130,15 +130,6 @@ def test_who_watches_a_layer_sees_all_of_its_queries() -> None:
     assert seen == [14]
 
 
-def test_an_encoder_is_its_layers_and_a_last_norm_where_norms_stand_before() -> None:
-    x = _x(5, 8)
-    post = Encoder(SPEC, 2, dtype=torch.float64)
-    assert post.norm is None
-    torch.testing.assert_close(post(x), post.layers[1](post.layers[0](x)))
-    pre = Encoder(LayerSpec(d_model=8, num_heads=2, d_ff=12, norm="pre"), 2, dtype=torch.float64)
-    torch.testing.assert_close(pre(x), pre.norm(pre.layers[1](pre.layers[0](x))))
-
-
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("kind", [EncoderLayer, DecoderLayer])
 def test_gradients_reach_inputs_and_weights(kind: type, norm: str) -> None:
@@ -154,7 +145,7 @@ def test_gradients_reach_inputs_and_weights(kind: type, norm: str) -> None:
         state = dict(zip(names, given[len(inputs) :], strict=True))
         return torch.func.functional_call(layer, state, rows, {"mask": Causal()}).values
 
-    assert torch.autograd.gradcheck(run, (*inputs, *names.values()))
+    assert torch.autograd.gradcheck(run, (*inputs, *names.values()), fast_mode=True)
 
 
 @pytest.mark.parametrize("name", ["dropout", "attention_dropout", "activation_dropout"])
