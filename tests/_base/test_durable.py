@@ -1,7 +1,6 @@
 """What is written is whole or not there, and nothing that is not ours is replaced, followed or removed."""
 
 import ast
-import fcntl
 import os
 import re
 import socket
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from waiting import HANG
+from waiting import HANG, until
 
 import uwaga
 from uwaga._base import durable
@@ -106,7 +105,7 @@ def test_a_pipe_gets_what_is_complete(tmp_path: Path, is_link: bool) -> None:
     assert set(names(tmp_path)) == {"pipe", path.name}
 
 
-def test_a_socket_and_a_disk_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_socket_a_disk_and_the_folders_of_devices_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         (tmp_path / "link").symlink_to(tmp_path / "s")
@@ -120,33 +119,22 @@ def test_a_socket_and_a_disk_are_refused_before_anything_is_written(tmp_path: Pa
         said = "cannot be used: it is a block device, not a file"
         assert refusal(lambda: write(tmp_path / "disk", b"x")) == (str(tmp_path / "disk"), said)
         assert (tmp_path / "disk").is_block_device()
-
-
-def test_in_the_folders_of_devices_and_open_files_nothing_is_made(tmp_path: Path) -> None:
     said = "cannot be used: there are devices and open files in its folder, which are not replaced; name a file"
     with (tmp_path / "open").open("wb") as file:
         for path in (Path(f"/proc/self/fd/{file.fileno()}"), Path("/dev/uwaga-does-not-exist")):
             assert refusal(lambda path=path: write(path, b"x")) == (str(path), said)
-    assert names(tmp_path) == ["open"]
 
 
 @pytest.mark.parametrize("how", [durable.atomic_replace, durable.atomic_create])
-def test_a_failure_leaves_nothing(tmp_path: Path, how: Callable) -> None:
-    interrupt(tmp_path / "page.html", how)
+def test_a_failure_leaves_nothing_and_names_the_file_as_the_user_does(tmp_path: Path, how: Callable) -> None:
+    long = "ż" * 120 + ".html"
+    interrupt(tmp_path / long, how)
     assert names(tmp_path) == []
-
-
-def test_a_file_that_cannot_be_written_is_named_as_the_user_names_it(tmp_path: Path) -> None:
-    for how in (durable.atomic_replace, durable.atomic_create):
-        with pytest.raises(FileNotFoundError) as caught:
-            write(tmp_path / "none" / "page.html", b"", how)
-        assert caught.value.filename == str(tmp_path / "none" / "page.html")
-
-
-def test_long_names(tmp_path: Path) -> None:
-    path = tmp_path / ("ż" * 120 + ".html")
-    write(path, b"x")
-    assert names(tmp_path) == [path.name]
+    with pytest.raises(FileNotFoundError) as caught:
+        write(tmp_path / "none" / "page.html", b"", how)
+    assert caught.value.filename == str(tmp_path / "none" / "page.html")
+    write(tmp_path / long, b"x", how)
+    assert names(tmp_path) == [long]
 
 
 def test_a_file_that_a_library_replaced_has_the_permissions_of_a_new_one(tmp_path: Path) -> None:
@@ -200,25 +188,18 @@ def test_a_lock_is_never_written_to_and_never_a_link(tmp_path: Path) -> None:
         lock(tmp_path / "lock")
 
 
-def test_a_lock_that_was_removed_while_one_waited_holds_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_was_removed_while_one_waited_holds_nobody(tmp_path: Path) -> None:
     """The one that waited takes the lock of a new file, not of the removed one."""
     path, result = tmp_path / "lock", []
-    opened = threading.Event()
-    flock = fcntl.flock
 
     def wait() -> None:
         with durable.file_lock(path):
             result.append(path.exists())
 
-    def tell(lock: int, how: int) -> None:
-        opened.set()
-        flock(lock, how)
-
     with durable.file_lock(path):
-        monkeypatch.setattr(fcntl, "flock", tell)
         other = threading.Thread(target=wait)
         other.start()
-        assert opened.wait(HANG)
+        until(lambda: [os.readlink(x) for x in Path("/proc/self/fd").iterdir() if x.is_symlink()].count(str(path)) == 2)
         path.unlink()
     other.join(HANG)
     assert result == [True]
@@ -241,12 +222,22 @@ def test_a_file_that_is_gone_on_with(tmp_path: Path) -> None:
     assert path.read_bytes() == b"one three"
 
 
-def test_a_folder_of_ours_is_taken_again_and_removed(tmp_path: Path) -> None:
+def test_a_folder_of_ours_is_taken_again_and_removed_but_what_somebody_put_into_it_stays(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
+    folder.mkdir()
+    assert durable.is_uwaga_folder(folder)
+    (folder / ".lock.uwaga-0123456789abcdef").write_bytes(b"half")  # making it was interrupted
     for _ in range(2):
         durable.ensure_marked_folder(folder)
         write(folder / "data", b"x")
-        assert names(folder) == [durable.MARK_FILE, "data"]
+    assert names(folder) == [".lock.uwaga-0123456789abcdef", durable.MARK_FILE, "data"]
+    (folder / "notes").write_text("mine")
+    (folder / "lock").symlink_to(tmp_path)
+    assert not durable.contains_only(folder, NAMES)
+    assert not durable.remove_folder(folder, NAMES)
+    assert names(folder) == [durable.MARK_FILE, "lock", "notes"]
+    (folder / "notes").unlink()
+    (folder / "lock").unlink()
     assert durable.remove_folder(folder, NAMES)
     assert not folder.exists()
 
@@ -265,6 +256,8 @@ def test_a_folder_of_somebody_else_is_neither_taken_nor_removed(tmp_path: Path, 
     assert refusal(lambda: durable.ensure_marked_folder(folder)) == (str(folder), why)
     new = "cannot be used: it already exists; move it away"
     assert refusal(lambda: durable.create_marked_folder(folder)) == (str(folder), new)
+    durable.create_marked_folder(tmp_path / "one")
+    assert refusal(lambda: durable.rename_folder(tmp_path / "one", folder)) == (str(folder), new)
     assert not durable.remove_folder(folder, NAMES)
     assert len(names(folder)) == 1
 
@@ -279,17 +272,6 @@ def test_a_link_to_a_folder_and_a_file_are_no_folders_of_ours(tmp_path: Path) ->
         assert not durable.remove_folder(path, NAMES)
         assert not durable.contains_only(path, NAMES)
     assert names(tmp_path / "elsewhere") == [durable.MARK_FILE, "data"]
-
-
-def test_what_somebody_put_into_our_folder_stays(tmp_path: Path) -> None:
-    folder = tmp_path / "parts"
-    durable.create_marked_folder(folder)
-    write(folder / "data", b"x")
-    (folder / "notes").write_text("mine")
-    (folder / "lock").symlink_to(tmp_path)
-    assert not durable.contains_only(folder, NAMES)
-    assert not durable.remove_folder(folder, NAMES)
-    assert names(folder) == [durable.MARK_FILE, "lock", "notes"]
 
 
 def test_a_mark_that_is_something_else_is_none(tmp_path: Path) -> None:
@@ -309,25 +291,6 @@ def test_a_mark_that_is_something_else_is_none(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(text)
     mark.symlink_to(tmp_path / "elsewhere")
     assert not durable.is_uwaga_folder(folder)
-
-
-def test_a_folder_is_ours_whenever_making_it_is_interrupted(tmp_path: Path) -> None:
-    folder = tmp_path / "parts"
-    folder.mkdir()
-    assert durable.is_uwaga_folder(folder)
-    (folder / ".lock.uwaga-0123456789abcdef").write_bytes(b"half")
-    durable.ensure_marked_folder(folder)
-    assert durable.remove_folder(folder, NAMES)
-
-
-def test_a_folder_is_renamed_to_a_free_name_alone(tmp_path: Path) -> None:
-    durable.create_marked_folder(tmp_path / "one")
-    (tmp_path / "empty").mkdir()
-    said = (str(tmp_path / "empty"), "cannot be used: it already exists; move it away")
-    assert refusal(lambda: durable.rename_folder(tmp_path / "one", tmp_path / "empty")) == said
-    durable.rename_folder(tmp_path / "one", tmp_path / "two")
-    durable.unmark_folder(tmp_path / "two")
-    assert names(tmp_path / "two") == []
 
 
 def test_files_are_removed_by_their_names_and_not_through_a_link(tmp_path: Path) -> None:

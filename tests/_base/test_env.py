@@ -38,18 +38,12 @@ def test_threads_sleep_while_they_wait_unless_the_user_chose(monkeypatch: pytest
 
 
 def test_values_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"LEVEL": "avx2", "LIBRARY": "/x/y.so", "DATA": "~/z", "THREADS": "3"}.items():
+    values = {"LEVEL": "avx2", "LIBRARY": "/x/y.so", "DATA": "~/z", "THREADS": "3", "PROFILE": "0"}
+    for name, value in values.items():
         monkeypatch.setenv(f"UWAGA_{name}", value)
+    assert not env.profile()
     assert (env.level(), env.library(), env.data(), env.threads()) == ("avx2", Path("/x/y.so"), Path.home() / "z", 3)
 
-
-def test_a_number_of_threads_of_5000_digits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UWAGA_THREADS", "9" * 5000)
     with pytest.raises(ValueError, match="from 1 to 4096"):
         env.threads()
-
-
-@pytest.mark.parametrize("text", ["0", "1"])
-def test_the_engine_profile_is_used_or_ignored(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv("UWAGA_PROFILE", text)
-    assert env.profile() is (text == "1")

@@ -1,7 +1,6 @@
 """Options: any JSON gives a value or an error that names the field, and an error's words come from the annotation."""
 
 import dataclasses
-import math
 import re
 from typing import Any
 
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from small_options import Inner, Outer
 
-from uwaga._base.options import ListOf, OptionError, Real, Text, keys, options, read
+from uwaga._base.options import ListOf, OptionError, Text, keys, options, read
 from uwaga.models import Config as ModelConfig
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
@@ -31,12 +30,6 @@ def test_a_table_becomes_options() -> None:
     assert dataclasses.replace(made.inner, size=5).size == 5
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_number_alone_is_finite(value: float) -> None:
-    with pytest.raises(OptionError, match=f"^x must be a number, not {value}$"):
-        read(Real, value, path="x")
-
-
 def test_a_caller_in_python_is_checked_alike() -> None:
     for wrong in ({"size": 0}, {"sise": 0}, {"size": 7}):
         with pytest.raises(ValueError):
@@ -49,8 +42,6 @@ def test_a_million_wrong_entries_of_a_list_are_one_error() -> None:
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(ListOf[Text]).validate_python([0] * 1_000_000)
     assert caught.value.error_count() == 1
-    with pytest.raises(OptionError, match=r"^x\[0\] must be a string, not 0$"):
-        read(ListOf[Text], [0] * 1_000_000, path="x")
 
 
 def test_a_field_must_not_accept_other_types() -> None:
@@ -71,11 +62,11 @@ _JSON = st.recursive(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", OPTIONS, ids=lambda kind: getattr(kind, "__name__", None))
 def test_any_json_gives_a_value_or_an_error_that_names_the_field(kind: Any) -> None:
-    """Ten examples for each key, up to a hundred."""
+    """Three examples for each key, up to forty."""
     known = list(keys(kind))
     first = {path.split(".")[0] for path in known}
 
-    @settings(max_examples=min(10 * len(known), 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=min(3 * len(known), 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         table: dict[str, Any] = {}
