@@ -62,12 +62,6 @@ def cpu(request: pytest.FixtureRequest):
     yield from _use(request.param)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(one_thread):
-    """Tensors of a few thousand numbers: a second thread only waits. That it changes no bit is a test of its own, in
-    test_equivalences.py, which sets its own number."""
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _recorded_calls():
     """With UWAGA_RECORD_CALLS=folder: some of this suite's calls of the native library, as inputs of its fuzzer."""

@@ -10,16 +10,15 @@ import oracle
 import pytest
 import torch
 from calls import DTYPES, dense_calls
+from engines import needs_native
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention, explain
-from uwaga._base import native
 
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 FEW = settings(SETTINGS, max_examples=20)  # of an engine that takes 50 ms a call
-needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
 
 
 def _check(impl: str, operands: dict[str, Tensor], options: dict, pack=lambda x: x) -> None:

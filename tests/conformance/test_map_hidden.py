@@ -7,24 +7,15 @@ from itertools import pairwise
 
 import map_oracle
 import pytest
+import test_hidden
 import torch
+from test_hidden import BAD, K, Q
 from torch import Tensor
 
-from uwaga import Causal, Documents, KeyLengths, Window
+from uwaga import Causal, KeyLengths
 from uwaga.maps.map import AttentionMap
 
-Q = K = 70
-BAD = {"nan": torch.nan, "infinity": torch.inf, "-infinity": -torch.inf}
-# Masks, and a key that some or all of the queries do not see.
-MASKS = {
-    "lengths": (KeyLengths(torch.tensor([30, 50])), 55),
-    "causal": (Causal(), 35),
-    "strictly past, the last key": (Causal(include_self=False), 69),
-    "window": (Window(3, 3), 20),
-    "documents": (Documents(torch.tensor([0] * 40 + [1] * 30)), 50),
-    "dense": (torch.rand(1, 1, Q, K, generator=torch.Generator().manual_seed(0)) < 0.5, 10),
-    "everything": (torch.zeros(Q, K, dtype=torch.bool), 3),
-}
+MASKS = test_hidden.MASKS | {"everything": (torch.zeros(Q, K, dtype=torch.bool), 3)}
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 _OF_QUERIES = (
     "lse",

@@ -3,8 +3,6 @@
 Letters: B sequences, H query heads, G key/value heads, Q queries, K keys.
 """
 
-from contextlib import contextmanager
-
 import map_oracle
 import pytest
 import torch
@@ -213,20 +211,12 @@ def test_a_sequence_of_a_ragged_map_knows_what_the_map_knows(map_engine: str) ->
     assert torch.equal(warm[3].to_dense(), cold[3].to_dense())
 
 
-@contextmanager
-def _threads(number: int):
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("name", FORMS)
 def test_one_thread_is_two_and_twice_is_once(cpu: str, name: str) -> None:
     results = []
     for number in (1, 2, 2):
-        with _threads(number):
-            m = _map(cpu, **FORMS[name])
-            results.append([m.to_dense(), *(of(m) for of in (_OF_QUERIES | _OF_CELLS).values())])
+        torch.set_num_threads(number)
+        m = _map(cpu, **FORMS[name])
+        results.append([m.to_dense(), *(of(m) for of in (_OF_QUERIES | _OF_CELLS).values())])
     for other in results[1:]:
         assert all(torch.equal(x, y) for x, y in zip(results[0], other, strict=True))
