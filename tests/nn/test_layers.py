@@ -8,6 +8,7 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window
 from uwaga.nn import (
@@ -15,6 +16,7 @@ from uwaga.nn import (
     DecoderLayer,
     Encoder,
     EncoderLayer,
+    FeedForward,
     KeyValueCache,
     LayerSpec,
     MultiHeadAttention,
@@ -230,3 +232,21 @@ def test_beams_are_rows_in_another_order_with_their_memory(kind: str) -> None:
             cache.reorder(order)
             result = decoder(Ragged.from_list(list(more)), mask=Causal(), cache=cache).to_padded()
     torch.testing.assert_close(result, expected)
+
+
+FORMULAS = {
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))),
+    "relu": lambda x: x.clamp(min=0),
+    "silu": lambda x: x / (1 + torch.exp(-x)),
+}
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("activation", FORMULAS)
+def test_it_is_its_formula(activation: str, gated: bool) -> None:
+    layer = FeedForward(4, 6, activation=activation, gated=gated, dtype=torch.float64)
+    x = torch.randn(3, 4, dtype=torch.float64)
+    activate = FORMULAS[activation]
+    hidden = activate(layer.gate(x)) * layer.up(x) if gated else activate(layer.up(x))
+    torch.testing.assert_close(layer(x), hidden @ layer.down.weight.T + layer.down.bias)

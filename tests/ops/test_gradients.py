@@ -100,20 +100,6 @@ def test_the_output_may_be_changed_in_place(impl: str) -> None:
         out.sum()
 
 
-@pytest.mark.parametrize("impl", ["reference", NATIVE])
-def test_checkpointing_gives_the_same_gradients(impl: str) -> None:
-    def f(q, k, v):
-        return attention(q, k, v, dropout=0.3, impl=impl)
-
-    gradients = []
-    for run in (f, lambda *x: torch.utils.checkpoint.checkpoint(f, *x, use_reentrant=False)):
-        operands = _operands(torch.float32)
-        torch.manual_seed(0)
-        gradients.append(torch.autograd.grad(run(*operands).sum(), operands))
-    for x, y in zip(*gradients, strict=True):
-        assert torch.equal(x, y)
-
-
 BATCHED = {
     "plain": {},
     "causal": {"mask": Causal()},

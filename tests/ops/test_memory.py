@@ -227,79 +227,63 @@ def test_views_of_a_whole_storage_still_fit() -> None:
 # -- histories ------------------------------------------------------------------------------------------------------------
 
 
-class _History:
-    """Random things that happen to a ragged batch, in random order. Each call gives what a fresh batch gives, or an error."""
+_LENGTHS, _NUMBERS, _SIZES = [0, 1, 3, 70], [-(2**63), -1, 0, 1, 5, 71, 2000, 10**12, 2**63 - 1], [0, 4, 8, 16, 100]
 
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        torch.manual_seed(seed)
-        self.compiled = torch.compile(_itself, backend="eager", dynamic=True)
-        self.done: list[str] = []
-        self.construct()
 
-    def construct(self) -> None:
-        offsets = [0]
-        for _ in range(self.random.randint(1, 4)):
-            offsets.append(offsets[-1] + self.random.choice([0, 1, 3, 70]))
-        dtype = self.random.choice([torch.float32, torch.bfloat16, torch.float16])
-        values = torch.randn(offsets[-1], 2, 8).to(dtype).requires_grad_(self.random.random() < 0.5)
-        self.batch = Ragged(values, torch.tensor(offsets))
-
-    def change_offsets(self) -> None:
-        numbers = self.batch.offsets.detach().numpy()
-        if len(numbers):
-            numbers[self.random.randrange(len(numbers))] = self.random.choice(
-                [-(2**63), -1, 0, 1, 5, 71, 2000, 10**12, 2**63 - 1]
-            )
-
-    def replace_offsets(self) -> None:
-        rows = self.random.randint(1, 5)
-        self.batch.offsets = torch.tensor(sorted(self.random.choices([0, 1, 3, 70, 73, 500], k=rows)))
-
-    def resize_offsets(self) -> None:
-        self.batch.offsets.untyped_storage().resize_(self.random.choice([0, 8, 16]))
-
-    def resize_values(self) -> None:
-        with torch.no_grad():
-            self.batch.values.untyped_storage().resize_(self.random.choice([0, 4, 100]))
-
-    def replace_values(self) -> None:
-        self.batch.values = torch.randn(self.random.choice([0, 1, 70, 74]), 2, 8)
-
-    def use(self) -> None:
-        use = self.random.choice([u for name, u in USES.items() if name not in BY_PYTORCH])
-        use(self.batch)
-
-    def use_compiled(self) -> None:
-        self.compiled(self.batch.values.detach(), self.batch.offsets)
-
-    def differentiate(self) -> None:
-        output = attention(self.batch, self.batch, self.batch, mask=self.random.choice([None, Causal()])).values
-        if self.random.random() < 0.5:
-            self.change_offsets()
-        if output.requires_grad:
-            output.float().sum().backward()
-
-    def step(self) -> bool:
-        """Whether a call was served."""
-        actions = ("change_offsets", "replace_offsets", "resize_offsets", "resize_values", "replace_values")
-        uses = ("use", "use_compiled", "differentiate")
-        name = self.random.choice((*actions, *uses * 3, "construct"))
-        self.done.append(name)
-        try:
-            getattr(self, name)()
-        except (ValueError, RuntimeError, IndexError):
-            if name in uses:
-                self.construct()
-            return False
-        return name in uses
+def _differentiated(batch: Ragged, spoil: Callable[[], None]) -> None:
+    output = attention(batch, batch, batch, mask=Causal()).values
+    spoil()
+    if output.requires_grad:
+        output.float().sum().backward()
 
 
 @pytest.mark.stress
 @needs_native
 @pytest.mark.filterwarnings("ignore:.*resize:UserWarning")
 def test_random_histories() -> None:
+    """Random things happen to a ragged batch, in random order; each call is served or refused."""
     torch.compiler.reset()
-    history = _History(seed=1)
-    served = sum(history.step() for _ in range(STEPS))
-    assert 0.1 * STEPS < served < 0.95 * STEPS, f"{served} of {len(history.done)} steps were calls that were served"
+    torch.manual_seed(1)
+    any_of, compiled = random.Random(1), torch.compile(_itself, backend="eager", dynamic=True)
+
+    def made() -> Ragged:
+        offsets = torch.tensor([0, *any_of.choices(_LENGTHS, k=any_of.randint(1, 4))]).cumsum(0)
+        dtype = any_of.choice([torch.float32, torch.bfloat16, torch.float16])
+        values = torch.randn(int(offsets[-1]), 2, 8).to(dtype).requires_grad_(any_of.random() < 0.5)
+        return Ragged(values, offsets)
+
+    def write_offset() -> None:
+        numbers = batch.offsets.detach().numpy()
+        if len(numbers):
+            numbers[any_of.randrange(len(numbers))] = any_of.choice(_NUMBERS)
+
+    def resize(x: Tensor) -> None:
+        with torch.no_grad():
+            x.untyped_storage().resize_(any_of.choice(_SIZES))
+
+    changes: list[Callable[[], object]] = [
+        write_offset,
+        lambda: resize(batch.offsets),
+        lambda: resize(batch.values),
+        lambda: setattr(
+            batch, "offsets", torch.tensor(sorted(any_of.choices([*_LENGTHS, 73, 500], k=any_of.randint(1, 5))))
+        ),
+        lambda: setattr(batch, "values", torch.randn(any_of.choice([*_LENGTHS, 74]), 2, 8)),
+    ]
+    uses: list[Callable[[], object]] = [
+        lambda: any_of.choice([use for name, use in USES.items() if name not in BY_PYTORCH])(batch),
+        lambda: compiled(batch.values.detach(), batch.offsets),
+        lambda: _differentiated(batch, any_of.choice([write_offset, lambda: None])),
+    ]
+    batch, served = made(), 0
+    for _ in range(STEPS):
+        happens = any_of.choice([*changes, *uses * 3, None])
+        try:
+            if happens is None:
+                batch = made()
+            else:
+                happens()
+                served += happens in uses
+        except (ValueError, RuntimeError, IndexError):
+            batch = made() if happens in uses else batch
+    assert 0.1 * STEPS < served < 0.95 * STEPS

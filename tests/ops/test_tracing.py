@@ -17,7 +17,6 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention, linear
-from uwaga._base.tracing import uncompiled
 from uwaga.nn import MultiHeadAttention
 from uwaga.ops import attention_and_lse
 from uwaga.ops.attention import operators
@@ -101,21 +100,6 @@ def test_a_compiled_program_is_the_program(impl: str | None, name: str) -> None:
         results.append((out, *gradients))
     for x, y in zip(*results, strict=True):
         torch.testing.assert_close(x, y)
-
-
-@pytest.mark.slow
-def test_an_uncompiled_function_is_called_between_two_graphs() -> None:
-    traced: list[bool] = []
-
-    @uncompiled
-    def double(x: torch.Tensor) -> torch.Tensor:
-        traced.append(torch.compiler.is_compiling())
-        return 2 * x
-
-    torch.compiler.reset()
-    compiled = torch.compile(lambda x: double(x + 1) + 1, backend="eager")
-    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 5.0))
-    assert traced == [False]
 
 
 @pytest.mark.stress
