@@ -1,4 +1,4 @@
-"""GELU and its gradient: exact beside PyTorch's, in every mode of PyTorch, in place, and the same bits for every number."""
+"""GELU and its gradient: exact beside PyTorch's, in every mode of PyTorch, and the same bits for every number."""
 
 import pytest
 import torch
@@ -40,7 +40,6 @@ def test_a_number_has_the_same_bits_in_any_tensor(approximate: str) -> None:
     whole = gelu_backward(grad, x, approximate)
     assert torch.equal(gelu_backward(grad[5:6], x[5:6], approximate), whole[5:6])
     assert torch.equal(gelu_backward(grad[:, 3], x[:, 3], approximate), whole[:, 3])
-    assert torch.equal(gelu_backward(grad.clone(), x, approximate, in_place=True), whole)
     torch.set_num_threads(3)
     assert torch.equal(gelu_backward(grad, x, approximate), whole)
 

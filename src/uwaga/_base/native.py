@@ -16,6 +16,14 @@ from uwaga._base import env, native_layout
 
 ABI_VERSION = 8  # UWAGA_ABI_VERSION of c_api.h
 STATUS_OK, STATUS_BAD_ARGUMENT, STATUS_OUT_OF_MEMORY = 0, 1, 2
+# The functions that take structs, packed as bytes, and return a status, by how many structs they take.
+_BY_POINTERS = {
+    1: "uwaga_matmul uwaga_activation_backward uwaga_embed uwaga_rotate",
+    2: "uwaga_forward uwaga_backward uwaga_linear_forward uwaga_norm_forward uwaga_norm_backward",
+    3: "uwaga_forward_part uwaga_backward_part uwaga_diagonal_sums uwaga_diagonal_sums_part uwaga_pool",
+    4: "uwaga_rows uwaga_rows_part uwaga_received uwaga_pool_part",
+    5: "uwaga_weights uwaga_received_part",
+}
 
 
 class NativeUnavailable(RuntimeError):
@@ -93,35 +101,16 @@ def _missing_bytes(path: Path) -> str | None:
 
 
 def _declare(functions: ctypes.CDLL) -> None:
-    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+    pointer, text, int64 = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64
+    for count, names in _BY_POINTERS.items():
+        for name in names.split():
+            getattr(functions, name).argtypes = (pointer,) * count  # the result is an int
     signatures = {
-        "uwaga_forward": (ctypes.c_int, (pointer, pointer)),
-        "uwaga_backward": (ctypes.c_int, (pointer, pointer)),
-        "uwaga_forward_part": (ctypes.c_int, (pointer, pointer, pointer)),
-        "uwaga_backward_part": (ctypes.c_int, (pointer, pointer, pointer)),
-        "uwaga_linear_forward": (ctypes.c_int, (pointer, pointer)),
-        "uwaga_rows": (ctypes.c_int, (pointer,) * 4),
-        "uwaga_weights": (ctypes.c_int, (pointer,) * 5),
-        "uwaga_mass": (ctypes.c_int, (pointer, pointer, pointer, ctypes.c_int64, pointer)),
-        "uwaga_received": (ctypes.c_int, (pointer,) * 4),
-        "uwaga_diagonal_sums": (ctypes.c_int, (pointer,) * 3),
-        "uwaga_pool": (ctypes.c_int, (pointer,) * 3),
-        "uwaga_rows_part": (ctypes.c_int, (pointer,) * 4),
-        "uwaga_mass_part": (ctypes.c_int, (pointer, pointer, pointer, ctypes.c_int64, pointer, pointer)),
-        "uwaga_received_part": (ctypes.c_int, (pointer,) * 5),
-        "uwaga_diagonal_sums_part": (ctypes.c_int, (pointer,) * 3),
-        "uwaga_pool_part": (ctypes.c_int, (pointer,) * 4),
-        "uwaga_matmul": (ctypes.c_int, (pointer,)),
-        "uwaga_activation_backward": (ctypes.c_int, (pointer,)),
-        "uwaga_norm_forward": (ctypes.c_int, (pointer, pointer)),
-        "uwaga_norm_backward": (ctypes.c_int, (pointer, pointer)),
-        "uwaga_embed": (ctypes.c_int, (pointer,)),
-        "uwaga_rotate": (ctypes.c_int, (pointer,)),
+        "uwaga_mass": (ctypes.c_int, (pointer, pointer, pointer, int64, pointer)),
+        "uwaga_mass_part": (ctypes.c_int, (pointer, pointer, pointer, int64, pointer, pointer)),
         "uwaga_last_error": (text, ()),
-        "uwaga_mask_block": (ctypes.c_int, (pointer, *(ctypes.c_int64,) * 6)),
-        "uwaga_mask_bits": (ctypes.c_uint64, (pointer, *(ctypes.c_int64,) * 4)),
         "uwaga_abi_version": (ctypes.c_int, ()),
-        "uwaga_struct_layout": (ctypes.POINTER(ctypes.c_int64), (text,)),
+        "uwaga_struct_layout": (ctypes.POINTER(int64), (text,)),
         "uwaga_level_name": (text, (ctypes.c_int,)),
         "uwaga_level_supported": (ctypes.c_int, (ctypes.c_int,)),
         "uwaga_level": (text, ()),

@@ -42,7 +42,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     return functional.gelu(x, approximate=approximate)
 
 
-def gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none", *, in_place: bool = False) -> Tensor:
+def gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
     """Compute grad gelu'(x), of the shape of x, with float32 arithmetic for bfloat16 and float16.
 
     PyTorch's operator computes it where the native kernels do not (`rows.is_native`), and where it is differentiated once more.
@@ -51,13 +51,12 @@ def gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none", *, in_plac
         grad: the gradient with respect to gelu(x), of the shape and dtype of x.
         x: what GELU was taken of.
         approximate: as in `gelu`.
-        in_place: the memory of `grad` may be overwritten by the result.
     """
     is_recorded = torch.is_grad_enabled() and (grad.requires_grad or x.requires_grad)
     if is_recorded or is_batch_of_gradients(grad) or not rows.is_native(x, grad):
         return cast(Tensor, torch.ops.aten.gelu_backward(grad, x, approximate=approximate))
     x, grad = x.contiguous(), rows.dense(grad)
-    output = grad if in_place else torch.empty_like(x)
+    output = torch.empty_like(x)
     if x.numel():
         count, width = rows.sizes(x)
         tensors = (*rows.fields(x), *rows.fields(grad), *rows.fields(output))

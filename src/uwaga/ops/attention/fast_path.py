@@ -16,9 +16,8 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
-from uwaga._base.tracing import is_autocast, is_batch_of_gradients, is_plain_eager, is_transformed
+from uwaga._base.tracing import is_batch_of_gradients, is_plain_eager, is_transformed
 from uwaga.ops.attention import autograd, choose, native_structs
 from uwaga.ops.attention.arguments import AttentionOptions, make_call, packed, to_4d
 from uwaga.ops.attention.call import Call, Options, output_strides
@@ -90,8 +89,9 @@ def attend(
     ):
         return None
     records = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    if impl is None and normalize is not None and (records or dropout or wants_lse):
+        impl = "cpu"  # PyTorch's kernel, which an engine profile may prefer, does not serve these
     options = (scale, normalize, softcap, impl)
-    layout: PreparedCall | TorchCall | None
     try:
         if mask is not None and (not (type(mask) is Causal or type(mask) is Window) or isinstance(mask.start, Tensor)):
             if records or not isinstance(mask, Mask):  # autograd would have to save its tensors
@@ -101,18 +101,8 @@ def attend(
             layout = _ragged_layout(query, key, v, mask, options)
         else:
             layout = dense_layout(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), mask, options)
-        if not 0.0 <= dropout < 1.0:
+        if layout is None or not 0.0 <= dropout < 1.0:
             return None
-        if not isinstance(layout, PreparedCall):
-            if layout is None or is_autocast("cpu"):
-                return None
-            if not (records or dropout or wants_lse):
-                return scaled_dot_product_attention(q, k, v, scale=layout.scale), None
-            # PyTorch's kernel cannot serve, so the next in order does.
-            options = (scale, normalize, softcap, "cpu")
-            layout = dense_layout(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), mask, options)
-            if not isinstance(layout, PreparedCall):
-                return None
     except TypeError:  # an option that cannot be hashed or compared: the general path raises the message
         return None
     seed = int(torch.randint(2**63 - 1, (), device="cpu")) if dropout else 0
@@ -135,12 +125,6 @@ class Plan(NamedTuple):
 
     packed_options: PackedOptions
     options: Options  # sizes and dropout are not set
-
-
-class TorchCall(NamedTuple):
-    """A dense call that PyTorch's kernel serves, since this processor prefers it (uwaga.ops.engine_table)."""
-
-    scale: float
 
 
 class PreparedCall(NamedTuple):
@@ -169,7 +153,7 @@ def dense_layout(
     value_strides: Shape,
     mask: Mask | None,
     options: PlainOptions,
-) -> PreparedCall | TorchCall | None:
+) -> PreparedCall | None:
     """Return the layout of a dense call, from shapes and strides; None where they do not fit or another engine is chosen."""
     if not len(query) == len(key) == len(value) == 4:
         return None
@@ -178,8 +162,6 @@ def dense_layout(
     if not (batch == key[0] == value[0] and groups == value[1] and keys == value[2] and width == key[3]):
         return None
     plan = plan_of(dtype, heads, groups, (width, value[3]), mask, options)
-    if isinstance(plan, TorchCall):
-        return plan if min(*query, *key, *value) > 0 else None
     if plan is None or not 0 < value[3] <= MAX_WIDTH:
         return None
     return _make_dense_layout(plan, dtype, (query, key, value), (query_strides, key_strides, value_strides))
@@ -197,7 +179,7 @@ def _ragged_layout(
     if v.shape[:2] != k.shape[:2] or k.shape[2] != width:
         return None
     plan = plan_of(q.dtype, heads, groups, (width, v.shape[2]), mask, options, is_ragged=True)
-    if not isinstance(plan, Plan) or not 0 < v.shape[2] <= MAX_WIDTH:
+    if plan is None or not 0 < v.shape[2] <= MAX_WIDTH:
         return None
     return _make_ragged_layout(plan, query, key, v)
 
@@ -251,9 +233,9 @@ def plan_of(
     options: PlainOptions,
     *,
     is_ragged: bool = False,
-) -> Plan | TorchCall | None:
+) -> Plan | None:
     """Return the plan of a general call with one query and one key, of these widths of keys and values; None where it raises or chooses
-    another engine than these two."""
+    another engine."""
     scale, normalize, softcap, impl = options
     query = torch.empty(1, heads, 1, widths[0], dtype=dtype, device="cpu")
     key = torch.empty(1, groups, 1, widths[0], dtype=dtype, device="cpu")
@@ -264,8 +246,6 @@ def plan_of(
         engine = choose.engine_name(replace(call, query_offsets=offsets, key_offsets=offsets), impl)
     except ValueError:
         return None
-    if engine == "torch" and impl is None and mask is None and heads == groups:
-        return TorchCall(call.options.scale)
     return Plan(packed_options(call), call.options) if engine == "cpu" else None
 
 

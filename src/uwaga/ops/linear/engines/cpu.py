@@ -38,7 +38,6 @@ def product(
     bias: Tensor | None = None,
     activation: str | None = None,
     residual: Tensor | None = None,
-    out: Tensor | None = None,
     preactivation: Tensor | None = None,
 ) -> Tensor:
     """Compute residual + f(a b^T + bias), (..., N).
@@ -48,7 +47,6 @@ def product(
         bias: (N,).
         activation: f: "gelu", "gelu_tanh", "relu", "silu", or None.
         residual: (..., N) of the dtype of the result.
-        out: (..., N) float32, bfloat16 or float16, with adjacent columns, to write to; None: a new tensor of the dtype of a.
         preactivation: (..., N) of the dtype of the result, with adjacent columns: gets a b^T + bias.
 
     Raises:
@@ -56,9 +54,7 @@ def product(
         MemoryError: there is no memory for the panels.
     """
     columns, depth = b.shape
-    if out is None:
-        out = a.new_empty((*a.shape[:-1], columns))
-    written = out
+    written = out = a.new_empty((*a.shape[:-1], columns))
     if a.dim() != 2:
         a, written = a.reshape(-1, depth), out.view(-1, columns)
         preactivation = None if preactivation is None else preactivation.view(-1, columns)
