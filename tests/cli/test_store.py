@@ -42,12 +42,6 @@ def files(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction has two passages."""
-    monkeypatch.setattr("uwaga.store.texts._AT_ONCE", 2)
-
-
 def run(*arguments: object, code: int = 0) -> str:
     result = CliRunner().invoke(app, ["store", *map(str, arguments)])
     assert result.exit_code == code, result.output
@@ -84,66 +78,18 @@ def test_passages_are_added_once_and_asked(model: Path, files: Path, tmp_path: P
     assert said[2].startswith("  0.0%  on 0 other passages")
 
 
-@pytest.mark.usefixtures("two_at_once")
-def test_an_interrupted_add_is_resumed(
-    model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    db, append = tmp_path / "db", SoftDatabase.append
-
-    def interrupted(self: SoftDatabase, *arguments: object, **options: object) -> object:
-        if len(self) == 2:
-            raise KeyboardInterrupt
-        return append(self, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SoftDatabase, "append", interrupted)
-        assert run("add", db, files, "--model", model, code=130) == "add: interrupted"
-    assert add(db, files, "--model", model) == (4, 2)
+def test_a_command_that_adds_nothing_joins_what_a_killed_one_left(model: Path, files: Path, tmp_path: Path) -> None:
+    db = tmp_path / "db"
+    assert add(db, files, "--model", model) == (6, 0)
     with SoftDatabase.open(db) as opened:
-        assert [record["text"] for record in opened.records(range(6))] == TEXTS
-        assert len(opened.stats()["fields"]) == 5
-
-
-def test_many_small_files_are_read_once_and_share_transactions(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The work for each file does not grow with their number: it was a query over all rows, and a segment, for each."""
-    folder, called = tmp_path / "texts", []
-    folder.mkdir()
-    for number in range(40):
-        (folder / f"{number:02d}.txt").write_text(f"{TEXTS[number % 6]} {'cat ' * number}")
-    (folder / "again.txt").write_text((folder / "00.txt").read_text())
-    for name in ("counts", "append"):
-        real = getattr(SoftDatabase, name)
-        monkeypatch.setattr(
-            SoftDatabase, name, lambda *a, name=name, real=real, **b: (called.append(name), real(*a, **b))[1]
-        )
-    db = tmp_path / "db"
-    assert add(db, folder, "--model", model) == (40, 1)
-    assert called == ["counts", "append"]
-    assert add(db, folder, "--model", model) == (0, 41)
-    assert called == ["counts", "append", "counts"]
-
-
-@pytest.mark.usefixtures("two_at_once")
-def test_a_command_that_adds_nothing_joins_what_a_killed_one_left(
-    model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    db = tmp_path / "db"
-
-    def killed(self: SoftDatabase) -> int:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SoftDatabase, "compact", killed)
-        assert run("add", db, files, "--model", model, code=130) == "add: interrupted"
-    assert json.loads(run("stats", db, "--json"))["segments"] == 3
-    assert add(db, files, "--model", model) == (0, 6)
+        opened.delete([5])
+        opened.append(torch.ones(1, 16))
+    assert json.loads(run("stats", db, "--json"))["segments"] == 2
+    assert add(db, files / "a.md", "--model", model) == (0, 3)
     assert json.loads(run("stats", db, "--json"))["segments"] == 1
 
 
-@pytest.mark.usefixtures("two_at_once")
-def test_invalid_documents_are_told_or_left_out(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_documents_are_told_or_left_out(model: Path, tmp_path: Path) -> None:
     db, folder = tmp_path / "db", tmp_path / "texts"
     folder.mkdir()
     rows = [{"text": TEXTS[0]}, {"other": 1}, {"text": "\u0007"}, {"text": TEXTS[1]}]
@@ -152,17 +98,7 @@ def test_invalid_documents_are_told_or_left_out(model: Path, tmp_path: Path, mon
     (folder / "c.txt").write_bytes(b"")
     (folder / "d.txt").write_text(TEXTS[3])
     run("add", db, folder, "--model", model, code=1)
-    with monkeypatch.context() as patch:
-        append = SoftDatabase.append
-
-        def interrupted(self: SoftDatabase, *arguments: object, **options: object) -> object:
-            if len(self) == 1:
-                raise KeyboardInterrupt
-            return append(self, *arguments, **options)
-
-        patch.setattr(SoftDatabase, "append", interrupted)
-        run("add", db, folder, "--model", model, "--skip-invalid", code=130)
-    for added in (3, 0):
+    for added in (4, 0):
         result = CliRunner().invoke(
             app, ["store", "add", str(db), str(folder), "--model", str(model), "--skip-invalid"]
         )
@@ -209,6 +145,7 @@ def test_a_database_follows_its_model(
     assert add(db, files, "--model", "moved") == (3, 3)
     other = write_model(tmp_path / "other", seed=1)
     assert "its keys were made by model@" in run("ask", db, "the cat", "--model", other, code=1)
+    assert "was made with model; give --model" in run("ask", db, "the cat", code=1)
 
 
 def test_a_new_database_is_made_by_minilm_where_no_model_is_named(files: Path, tmp_path: Path) -> None:
@@ -216,21 +153,6 @@ def test_a_new_database_is_made_by_minilm_where_no_model_is_named(files: Path, t
     with SoftDatabase.open(tmp_path / "db") as opened:
         assert str(opened.model).startswith("minilm@")
     assert add(tmp_path / "db", files) == (3, 3)
-
-
-def test_what_cannot_be_done_is_said(
-    model: Path, files: Path, tmp_path: Path, write_model: Callable[..., Path]
-) -> None:
-    db = tmp_path / "db"
-    run("add", db, files / "a.md", "--model", model, "--by", "sentence")
-    with SoftDatabase.open(db) as opened:
-        assert len(opened) == 3
-        made = opened.model
-    assert f"was made with {model}; give --model" in run("ask", db, "the cat", code=1)
-    other = write_model(tmp_path / "other")
-    (other / "config.json").write_text((other / "config.json").read_text() + " ")
-    said = run("ask", db, "the cat", "--model", other, code=1)
-    assert said.startswith(f"ask: {db}: its keys were made by {made}, not by {other}@")
 
 
 def test_check_stats_compact_and_export(model: Path, files: Path, tmp_path: Path) -> None:

@@ -96,15 +96,7 @@ def test_late_chunking_reads_documents_whole(long_model: Path, tmp_path: Path, s
         assert add_files(db, files, encoder, split=split, late_chunking=True) == AddedFiles(0, before, [])
 
 
-@pytest.fixture
-def _two_texts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.store.texts._AT_ONCE", 2)
-
-
-@pytest.mark.usefixtures("_two_texts_at_once")
-def test_late_chunking_resumes_within_a_document(
-    long_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_chunking_resumes_within_a_document(long_model: Path, tmp_path: Path) -> None:
     """A document without a token in one of its passages is left out whole, and is not taken for what is there."""
     encoder = TextEncoder.load(long_model)
     rows = [{"text": "the cat.\n\n\u0007"}, {"text": "a dog. it ran. a cat."}, {"text": "the mat. it sat."}]
@@ -112,16 +104,8 @@ def test_late_chunking_resumes_within_a_document(
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = {"split": "sentence", "late_chunking": True, "skip_invalid": True}
     with SoftDatabase.create(tmp_path / "late", key_width=16, model=model_name(long_model)) as db:
-        append = SoftDatabase.append
-
-        def interrupted(self: SoftDatabase, keys: torch.Tensor, *, records: list) -> object:
-            append(self, keys[:2], records=records[:2])  # as if its transactions ended there
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(SoftDatabase, "append", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                add_files(db, [file], encoder, **options)
+        assert add_files(db, [file], encoder, **options).added == 5
+        db.delete(range(2, 5))  # as if it had been interrupted after a transaction of two passages
         done = add_files(db, [file], encoder, **options)
         assert done.added == 3
         assert done.present == 2
@@ -132,23 +116,28 @@ def test_late_chunking_resumes_within_a_document(
             add_files(db, [file], encoder, split="paragraph", late_chunking=True)
 
 
-@pytest.mark.usefixtures("_two_texts_at_once")
-def test_progress_counts_what_is_added_and_tells_it_from_what_was_there(
+def test_an_interrupted_call_is_resumed_and_progress_tells_what_was_there(
     db: SoftDatabase, model: Path, tmp_path: Path
 ) -> None:
-    encoder, shares, rows = encoder_of(db, model), [], []
-    file, others = tmp_path / "a.txt", tmp_path / "b.txt"
-    file.write_text("\n\n".join(["the cat sat on the mat"] * 6))
-    others.write_text("\n\n".join(["a dog ran away again."] * 6))
+    """A transaction has 512 passages."""
+    encoder, shares = encoder_of(db, model), []
+    file, other = tmp_path / "a.txt", tmp_path / "b.txt"
+    file.write_text("\n\n".join(["the cat"] * 1280))
+    other.write_text("\n\n".join(["a dog"] * 1280))
+
+    def interrupt(done: float, earlier: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        add_files(db, [file], encoder, progress=interrupt)
+    assert len(db) == 512
 
     def listener(done: float, earlier: float) -> None:
-        shares.append((round(done, 1), round(earlier, 1)))
-        rows.append(len(db))
+        shares.append((round(done, 1), round(earlier, 1), len(db)))
 
-    add_files(db, [file], encoder, progress=listener)
-    assert shares == [(0.3, 0.0), (0.7, 0.0), (1.0, 0.0), (1.0, 0.0)]
-    assert rows == [2, 4, 6, 6]
+    assert add_files(db, [file], encoder, progress=listener) == AddedFiles(768, 512, [])
+    assert shares[512:] == [(0.8, 0.4, 1024), (1.0, 0.4, 1280), (1.0, 0.0, 1280)]
     shares.clear()
-    add_files(db, [file, others], encoder, progress=listener)
-    assert shares[:6] == [(share, share) for share in (0.1, 0.2, 0.3, 0.3, 0.4, 0.5)]
-    assert shares[6:] == [(0.7, 0.5), (0.8, 0.5), (1.0, 0.5), (1.0, 0.0)]
+    assert add_files(db, [file, other], encoder, progress=listener) == AddedFiles(1280, 1280, [])
+    assert shares[1280:] == [(0.7, 0.5, 1792), (0.9, 0.5, 2304), (1.0, 0.5, 2560), (1.0, 0.0, 2560)]
+    assert db.stats()["segments"] == 1
