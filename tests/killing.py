@@ -29,7 +29,6 @@ from pathlib import Path
 import pyarrow.parquet  # noqa: F401
 import pydantic  # noqa: F401  # typer imports it at the first command
 import rich.progress  # noqa: F401
-import torch._dynamo  # noqa: F401  # torch.optim imports it, which takes seconds in every run
 from forked import exit_code, fork
 
 import uwaga.encode.encoder

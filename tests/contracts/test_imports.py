@@ -28,11 +28,16 @@ def test_import_alone_imports_neither_torch_nor_pydantic(fresh_python: FreshPyth
 
 
 @pytest.mark.slow
-def test_encoding_serving_and_storing_import_no_compiler() -> None:
+def test_encoding_serving_storing_and_training_import_no_compiler() -> None:
     """It takes seconds."""
-    program = (
-        "import sys, uwaga.encode.reranker, uwaga.serve.server, uwaga.store; print('torch._dynamo' in sys.modules)"
-    )
+    sizes = {"vocab_size": 9, "d_model": 4, "num_heads": 1, "d_ff": 4, "num_layers": 1, "max_position_embeddings": 4}
+    program = f"""
+import sys, uwaga.encode.reranker, uwaga.serve.server, uwaga.store
+from uwaga.models import config
+from uwaga.train.model import new_model
+new_model(config("gpt2", **{sizes}), 0)
+print('torch._dynamo' in sys.modules)
+"""
     assert forked.run(program) == "False\n"
 
 

@@ -11,7 +11,7 @@ import torch
 from uwaga.models.configuration import Config
 from uwaga.models.families import config as model_settings
 from uwaga.models.families import family_of
-from uwaga.models.transformer import Transformer
+from uwaga.models.transformer import NoInitialisation, Transformer
 from uwaga.train.errors import ConfigError
 
 # A limit, since each layer is several modules, which take time and memory even without weights. 1,000 have been trained
@@ -116,7 +116,7 @@ def _check_memory(config: Config) -> None:
     """Raise ConfigError if the weights alone are larger than this machine's memory. This is known before anything is
     allocated."""
     there = _memory_bytes()
-    with torch.device("meta"):
+    with torch.device("meta"), NoInitialisation():
         weights = sum(map(torch.numel, Transformer(config).parameters()))
     if 4 * weights > there:
         raise ConfigError(

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.adamw import adamw
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from uwaga.models.transformer import Transformer
+from uwaga.models.transformer import NoInitialisation, Transformer
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.attention import api
 from uwaga.ops.dropout import rows_from
@@ -83,7 +83,7 @@ class TrainableModel:
         gathered = {name: _full_tensor(weight).detach().cpu() for name, weight in self.model.state_dict().items()}
         if not self.world.is_first:
             return None
-        with torch.device("meta"):
+        with torch.device("meta"), NoInitialisation():
             copy = Transformer(self.model.config)
         copy.load_state_dict(gathered, assign=True)
         return copy
