@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from trainings import config_in, write_config
 from typer.testing import CliRunner
 
 import uwaga
@@ -12,21 +13,10 @@ from uwaga.cli.train import RECIPES
 from uwaga.inspect import run_text
 from uwaga.train import Config
 
-CONFIG = """
-objective = "language-model"
-model = {{family = "gpt2", num_layers = 1, num_heads = 2, d_model = 16, d_ff = 32, max_position_embeddings = 40}}
-data = {{train = ["{folder}/verses.txt"], document = "line", context_length = 40}}
-batch = {{tokens_per_batch = 80}}
-schedule = {{steps = 4}}
-run = {{output_dir = "{folder}/run", eval_every = 2, log_every = 1, threads = 1}}
-"""
-
 
 @pytest.fixture
 def config(tmp_path: Path) -> str:
-    (tmp_path / "verses.txt").write_text("\n".join(f"Line {n} of {n % 7}, so it goes." for n in range(60)))
-    (tmp_path / "config.toml").write_text(CONFIG.format(folder=tmp_path))
-    return str(tmp_path / "config.toml")
+    return write_config(tmp_path, "run.eval_every=2", "run.log_every=1")
 
 
 def train(*arguments: str) -> tuple[int, str, str]:
@@ -112,16 +102,11 @@ def test_stopped_by_hand_it_says_how_to_go_on(config: str, monkeypatch: pytest.M
 @pytest.mark.parametrize("shared", ["true", "false"])
 def test_a_model_of_pairs_answers_by_its_decoders_tokenizer(tmp_path: Path, shared: str) -> None:
     (tmp_path / "pairs.tsv").write_text("\n".join(f"w{n}\tS{n % 3} T" for n in range(60)))
-    (tmp_path / "config.toml").write_text(f"""
-        objective = "encoder-decoder"
-        model = {{family = "transformer", num_layers = 1, num_decoder_layers = 1, num_heads = 2, d_model = 16, d_ff = 32}}
-        tokenizer = {{kind = "characters", target = {{kind = "words", shared = {shared}}}}}
-        data = {{kind = "pairs", train = ["{tmp_path}/pairs.tsv"], context_length = 12}}
-        batch = {{tokens_per_batch = 200}}
-        optimizer = {{lr = 1e-2}}
-        schedule = {{steps = 40}}
-        run = {{output_dir = "{tmp_path}/run", eval_every = 40, threads = 1, sample_tokens = 4}}
-        """)
+    made = config_in(
+        tmp_path, "encoder-decoder", ["pairs.tsv"], f"tokenizer.target={{kind='words', shared={shared}}}",
+        "batch.tokens_per_batch=200", "optimizer.lr=1e-2", "schedule.steps=40", "run.eval_every=40", "run.sample_tokens=4",
+    )  # fmt: skip
+    (tmp_path / "config.toml").write_text(made.text())
     assert train(str(tmp_path / "config.toml"))[0] == 0
     done = CliRunner().invoke(app, ["generate", "--model", f"{tmp_path}/run/step-000040", "w7", "--json"])
     assert done.exit_code == 0, done.stderr

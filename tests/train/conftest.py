@@ -1,13 +1,13 @@
 """Small data files, and configurations and corpora of them."""
 
 import gzip
-import json
 import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
+from trainings import config_in
 
 from uwaga.models import Transformer
 from uwaga.train import Result, fit
@@ -15,26 +15,7 @@ from uwaga.train.config import Config
 from uwaga.train.corpus import Corpus
 from uwaga.train.model import model_config, new_model
 
-MODELS = {
-    "language-model": "{family='gpt2', num_layers=1, num_heads=2, d_model=16, d_ff=32, max_position_embeddings=64}",
-    "encoder-decoder": "{family='transformer', num_layers=1, num_decoder_layers=1, num_heads=2, d_model=16, d_ff=32}",
-    "masked-language-model": "{family='bert', num_layers=1, num_heads=2, d_model=16, d_ff=32, max_position_embeddings=64}",
-}
-
 Make = Callable[..., Config]
-
-
-def config_in(folder: Path, objective: str, train: list[str], *overrides: str) -> Config:
-    kind = "pairs" if objective == "encoder-decoder" else "text"
-    text = f"""
-        objective = "{objective}"
-        model = {MODELS[objective]}
-        data = {{kind = "{kind}", train = {json.dumps([str(folder / name) for name in train])}, context_length = 16}}
-        batch = {{tokens_per_batch = 64}}
-        schedule = {{steps = 4}}
-        run = {{output_dir = "{folder / "run"}"}}
-        """
-    return Config.parse(text, overrides)
 
 
 @pytest.fixture
@@ -82,7 +63,7 @@ def write_verses(folder: Path) -> str:
 
 
 # Six steps of verses; a run of it is over once a session, for tests that need one that has ended.
-SHORT = ("schedule.steps=6", "run.eval_every=2", "run.log_every=1", "run.threads=1", "run.keep_last=2")
+SHORT = ("schedule.steps=6", "run.eval_every=2", "run.log_every=1", "run.keep_last=2")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from trainings import write_config
 
 pytestmark = pytest.mark.stress
 
@@ -60,18 +61,12 @@ def namespace() -> list[str]:
 def test_the_last_good_checkpoint_stays_and_training_resumes(tmp_path: Path, namespace: list[str]) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    (tmp_path / "verses.txt").write_text("\n".join(f"Line {n} of {n % 7}, so it goes." for n in range(60)))
-    config = tmp_path / "config.toml"
-    config.write_text(f"""
-        objective = "language-model"
-        model = {{family = "gpt2", num_layers = 1, num_heads = 2, d_model = 32, d_ff = 64, max_position_embeddings = 40}}
-        data = {{train = ["{tmp_path}/verses.txt"], document = "line", context_length = 40}}
-        batch = {{tokens_per_batch = 80}}
-        schedule = {{steps = 8}}
-        run = {{output_dir = "{disk}/run", eval_every = 1, keep_last = 9, threads = 1}}
-        """)
+    config = write_config(
+        tmp_path, "model.d_model=32", "model.d_ff=64", "schedule.steps=8", f"run.output_dir={disk}/run", "run.eval_every=1",
+        "run.keep_last=9",
+    )  # fmt: skip
     # A checkpoint takes about 170 kilobytes.
-    command = [*namespace, sys.executable, "-c", PROGRAM, "600", str(disk), str(config)]
+    command = [*namespace, sys.executable, "-c", PROGRAM, "600", str(disk), config]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     failed = next(line for line in done.stderr.splitlines() if line.startswith("uwaga train: "))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import forked
 import pytest
+from trainings import write_config
 
 pytestmark = pytest.mark.slow
 
@@ -14,44 +15,15 @@ KILLED = -9
 
 def run(folder: Path, *names: str, **asked: object) -> dict:
     """The exit codes that killing.py prints for the runs of these names, and the folder of the runs."""
-    (folder / "verses.txt").write_text("\n".join(f"Line {n} of {n % 7}, so it goes." for n in range(300)))
-    (folder / "config.toml").write_text(f"""
-        objective = "language-model"
-        [model]
-        family = "transformer"
-        num_decoder_layers = 2
-        num_heads = 2
-        d_model = 16
-        d_ff = 32
-        dropout = 0.1
-        attention_dropout = 0.1
-        [data]
-        train = ["{folder}/verses.txt"]
-        document = "line"
-        context_length = 40
-        [batch]
-        tokens_per_batch = 80
-        tokens_per_step = 240
-        [optimizer]
-        lr = 1e-2
-        label_smoothing = 0.1
-        [schedule]
-        steps = 15
-        warmup_steps = 3
-        [run]
-        output_dir = "nowhere"
-        log_every = 1
-        eval_every = 5
-        save_every = 3
-        eval_tokens = 400
-        sample_every = 5
-        sample_tokens = 5
-        attention_every = 4
-        threads = 1
-        """)
+    config = write_config(
+        folder, "model={family='transformer', num_decoder_layers=1, num_heads=2, d_model=16, d_ff=32, dropout=0.1, attention_dropout=0.1}",
+        "batch.tokens_per_step=240", "optimizer.lr=1e-2", "optimizer.label_smoothing=0.1", "schedule.steps=9", "schedule.warmup_steps=2",
+        "run.log_every=1", "run.eval_every=5", "run.save_every=3", "run.eval_tokens=400", "run.sample_every=5", "run.sample_tokens=5",
+        "run.attention_every=4",
+    )  # fmt: skip
     outs = {name: str(folder / name) for name in ("alone", *names)}
     asked |= {
-        "arguments": ["train", f"{folder}/config.toml", "run.output_dir={out}", "--resume"],
+        "arguments": ["train", config, "run.output_dir={out}", "--resume"],
         "outs": outs, "log": f"{folder}/log", "seed": 3, "first": 30, "period": 31,
     }  # fmt: skip
     said = forked.run(Path(__file__).parents[1] / "killing.py", json.dumps(asked))
@@ -67,51 +39,30 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
 def test_a_training_that_is_killed_twice_resumes_and_ends_with_the_same_bits(tmp_path: Path) -> None:
     result = run(tmp_path, "chosen", calls=[("before", 40), ("after", 45)])
     assert result["codes"]["chosen"] == [KILLED, KILLED, 0]
-    assert_same_weights(tmp_path, "chosen")
-    assert without_times(tmp_path / "alone") == without_times(tmp_path / "chosen")
-
-
-@pytest.mark.stress
-def test_killed_runs_finish_in_the_end(killed: dict) -> None:
-    for name in ("random", "every"):
-        codes = killed["codes"][name]
-        assert codes[-1] == 0
-        assert codes.count(KILLED) >= 2
-    assert len(killed["codes"]["every"]) > 10
+    assert_same(tmp_path / "alone", tmp_path / "chosen")
 
 
 @pytest.mark.stress
 @pytest.mark.parametrize("name", ["random", "every"])
-def test_weights_and_optimizer_states_are_bit_identical(killed: dict, name: str) -> None:
-    assert_same_weights(killed["folder"], name)
+def test_a_training_that_is_killed_many_times_ends_with_the_same_bits(killed: dict, name: str) -> None:
+    codes = killed["codes"][name]
+    assert codes[-1] == 0
+    assert codes.count(KILLED) >= (2 if name == "random" else 10)
+    assert_same(killed["folder"] / "alone", killed["folder"] / name)
 
 
-def assert_same_weights(folder: Path, name: str) -> None:
+def assert_same(alone: Path, other: Path) -> None:
+    """Metrics are the same but for times, and the same checkpoints are kept, with no unfinished ones."""
     for which in ("last", "best"):
-        alone, other = (checkpoint(folder / each, which) for each in ("alone", name))
-        assert alone.name == other.name
+        expected, result = (out / (out / which).read_text().strip() for out in (alone, other))
+        assert expected.name == result.name
         for file in ("model.safetensors", "optimizer.safetensors", "config.json", "tokenizer.json"):
-            assert (alone / file).read_bytes() == (other / file).read_bytes(), file
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("name", ["random", "every"])
-def test_metrics_are_identical_except_for_times(killed: dict, name: str) -> None:
-    alone, other = (without_times(killed["folder"] / each) for each in ("alone", name))
-    assert alone == other
-    assert len(alone) > 20
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("name", ["random", "every"])
-def test_the_same_checkpoints_are_kept_and_no_unfinished_ones(killed: dict, name: str) -> None:
-    alone, other = ({path.name for path in (killed["folder"] / each).iterdir()} for each in ("alone", name))
-    assert alone == other
-    assert not [each for each in other if "unfinished" in each or "going" in each]
-
-
-def checkpoint(out: Path, which: str) -> Path:
-    return out / (out / which).read_text().strip()
+            assert (expected / file).read_bytes() == (result / file).read_bytes(), file
+    assert len(without_times(alone)) > 10
+    assert without_times(alone) == without_times(other)
+    names, results = ({path.name for path in out.iterdir()} for out in (alone, other))
+    assert names == results
+    assert not [each for each in results if "unfinished" in each or "going" in each]
 
 
 def without_times(out: Path) -> list[str]:

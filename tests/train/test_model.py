@@ -118,35 +118,25 @@ def logits(model: nn.Module, x: Batch) -> Tensor:
     return model(x.ids, x.decoder_ids).logits.values
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("name", MODELS)
-def test_it_equals_cross_entropy_over_all_logits(name: str, smoothing: float) -> None:
+def test_it_equals_cross_entropy_over_all_logits_also_in_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = MODELS[name](), batch(name)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         if hasattr(module, "dropout") and isinstance(module.dropout, float):
             module.dropout = 0.0
-    expected = functional.cross_entropy(logits(model, x), x.labels, reduction="sum", label_smoothing=smoothing)
-    result = Objective(model, smoothing)(*x.inputs(CPU)[0])
-    torch.testing.assert_close(result, expected)
-    wanted, got = (torch.autograd.grad(loss, list(model.parameters())) for loss in (expected, result))
-    for a, b in zip(wanted, got, strict=True):
-        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_blocks_of_logits_give_the_same_loss_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x = MODELS[name]().eval(), batch(name).inputs(CPU)[0]
-    whole = Objective(model)(*x)
-    expected = torch.autograd.grad(whole, list(model.parameters()))
-    monkeypatch.setattr(step_module, "_MOST_LOGITS", 60)
-    blocked = Objective(model)(*x)
-    torch.testing.assert_close(blocked, whole)
-    for a, b in zip(expected, torch.autograd.grad(blocked, list(model.parameters())), strict=True):
-        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
-    with torch.no_grad():
-        torch.testing.assert_close(Objective(model)(*x), whole)
+    for most in (2**26, 60):
+        monkeypatch.setattr(step_module, "_MOST_LOGITS", most)
+        for smoothing in (0.0, 0.1):
+            expected = functional.cross_entropy(logits(model, x), x.labels, reduction="sum", label_smoothing=smoothing)
+            result = Objective(model, smoothing)(*x.inputs(CPU)[0])
+            torch.testing.assert_close(result, expected)
+            wanted, got = (torch.autograd.grad(loss, list(model.parameters())) for loss in (expected, result))
+            for a, b in zip(wanted, got, strict=True):
+                torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
+        with torch.no_grad():
+            torch.testing.assert_close(Objective(model, smoothing)(*x.inputs(CPU)[0]), expected)
 
 
 @pytest.mark.parametrize("name", MODELS)

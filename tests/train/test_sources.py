@@ -44,7 +44,7 @@ def server(tmp_path: Path, requests: list[str]) -> Iterator[str]:
             requests.append(self.path)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "served")) as serving:
-        thread = threading.Thread(target=serving.serve_forever)
+        thread = threading.Thread(target=partial(serving.serve_forever, poll_interval=0.01))
         thread.start()
         yield f"http://127.0.0.1:{serving.server_port}"
         serving.shutdown()

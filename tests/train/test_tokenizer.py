@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
@@ -47,6 +48,11 @@ def _shared(letters: str, sounds: str, vocab_size: int | None = None) -> TextTok
     return train_symbol_tokenizer(count_symbols([letters], "characters", lowercase=True), "encoder-decoder", **how)
 
 
+@cache
+def _of_one_text() -> TextTokenizer:
+    return _pairs("the cat sat on the mat")
+
+
 def _library_ids(tokenizer: TextTokenizer, text: str) -> list[int]:
     return tokenizer.backend.encode(text, add_special_tokens=False).ids
 
@@ -56,11 +62,7 @@ def test_the_lookup_table_gives_the_ids_of_the_library(lowercase: bool) -> None:
     tokenizer = _characters(_TEXT, lowercase=lowercase)
     for text in (_TEXT, "Ünknown → \r\n\t\0 ones", ""):
         assert tokenizer.encode([text])[0].tolist() == _library_ids(tokenizer, text)
-
-
-def test_decoded_characters_are_the_text() -> None:
-    tokenizer = _characters(_TEXT)
-    assert tokenizer.decode(tokenizer.encode([_TEXT])[0].tolist()) == _TEXT
+    assert lowercase or tokenizer.decode(tokenizer.encode([_TEXT])[0].tolist()) == _TEXT
 
 
 def test_vocab_size_keeps_the_most_common_characters() -> None:
@@ -69,10 +71,9 @@ def test_vocab_size_keeps_the_most_common_characters() -> None:
     assert tokenizer.decode(tokenizer.encode(["cab"])[0].tolist()) == "ab"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
 def test_byte_pairs_encode_any_text(text: str) -> None:
-    tokenizer = _pairs("the cat sat on the mat")
+    tokenizer = _of_one_text()
     assert tokenizer.decode(tokenizer.encode([text])[0].tolist()) == text
 
 
@@ -82,15 +83,9 @@ def test_names_of_special_tokens_in_a_text_are_encoded_as_text() -> None:
         assert tokenizer.special.eos not in ids.tolist()
 
 
-def test_byte_pair_training_is_deterministic() -> None:
-    texts = [f"{word} and {word}s" for word in ("pig", "house", "wolf", "straw", "brick")] * 3
-    first, again = (_pairs(*texts, size=320).backend.to_str() for _ in range(2))
-    assert first == again
-
-
-def test_byte_pair_training_of_a_long_line_without_spaces_takes_seconds() -> None:
-    """The library alone takes time that grows with the square of the length: more than 200 s for this one."""
-    text = "東" * 2_000_000
+def test_byte_pairs_are_learned_from_a_long_line_without_spaces() -> None:
+    """The library alone takes time that grows with the square of the length."""
+    text = "東" * 50_000
     tokenizer = _pairs(text, size=270)
     ids = tokenizer.encode([text])[0].tolist()
     assert len(ids) < len(text) // 64
@@ -112,13 +107,13 @@ def test_the_limit_of_pre_tokens_does_not_change_a_tokenizer_of_shorter_ones() -
     assert parsed["pre_tokenizer"] == json.loads(expected.to_str())["pre_tokenizer"]
 
 
-@pytest.mark.parametrize("piece", [10_000, 3_000_000])
-def test_parts_of_a_long_text_have_the_tokens_of_the_whole(piece: int) -> None:
-    text = "It was a dark  and stormy night;\n the rain's fall \t" * 6000
+def test_parts_of_a_long_text_have_the_tokens_of_the_whole() -> None:
+    text = "It was a dark  and stormy night;\n the rain's fall \t" * 4000
     tokenizer = _pairs(text[:500], size=330)
-    parts = list(tokenizer.parts(text[start : start + piece] for start in range(0, len(text), piece)))
-    assert len(parts) > 2
-    assert np.concatenate(tokenizer.encode(parts)).tolist() == _library_ids(tokenizer, text)
+    for piece in (10_000, 3_000_000):
+        parts = list(tokenizer.parts(text[start : start + piece] for start in range(0, len(text), piece)))
+        assert len(parts) > 2
+        assert np.concatenate(tokenizer.encode(parts)).tolist() == _library_ids(tokenizer, text)
 
 
 def test_a_long_text_without_spaces_is_split() -> None:

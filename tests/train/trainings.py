@@ -1,4 +1,4 @@
-"""Training runs by several processes over gloo, and what must be the same in them as in one process."""
+"""Small trainings: their configurations, and runs by several processes over gloo with what must be the same as in one process."""
 
 import json
 from pathlib import Path
@@ -8,56 +8,61 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from uwaga.train import Config
+
+_SIZES = "num_heads=2, d_model=16, d_ff=32"
 MODELS = {
-    "transformer": "num_decoder_layers = 1\ndropout = 0.1\nattention_dropout = 0.1",
-    "gpt2": "num_layers = 2\nmax_position_embeddings = 40",
-    "bert": "num_layers = 1\nmax_position_embeddings = 40\ndropout = 0.0",
-    "t5": "num_layers = 1\nnum_decoder_layers = 1\nd_k = 8",
-    "pairs": "num_layers = 1\nnum_decoder_layers = 2",
+    "language-model": f"{{family='gpt2', num_layers=1, {_SIZES}, max_position_embeddings=64}}",
+    "encoder-decoder": f"{{family='transformer', num_layers=1, num_decoder_layers=1, {_SIZES}}}",
+    "masked-language-model": f"{{family='bert', num_layers=1, {_SIZES}, max_position_embeddings=64}}",
 }
-OBJECTIVES = {"bert": "masked-language-model", "t5": "encoder-decoder", "pairs": "encoder-decoder"}
+# Of several processes.
+FAMILIES = {
+    "transformer": ("language-model", "family='transformer', num_decoder_layers=1, dropout=0.1, attention_dropout=0.1"),
+    "gpt2": ("language-model", "family='gpt2', num_layers=2, max_position_embeddings=40"),
+    "bert": ("masked-language-model", "family='bert', num_layers=1, max_position_embeddings=40, dropout=0.0"),
+    "t5": ("encoder-decoder", "family='t5', num_layers=1, num_decoder_layers=1, d_k=8"),
+    "pairs": ("encoder-decoder", "family='transformer', num_layers=1, num_decoder_layers=2"),
+}
 # Relative difference of losses after eight steps, from float32 sums in another order.
 CLOSE = 2e-5
 
 
+def config_in(folder: Path, objective: str, train: list[str], *overrides: str) -> Config:
+    kind = "pairs" if objective == "encoder-decoder" else "text"
+    text = f"""
+        objective = "{objective}"
+        model = {MODELS[objective]}
+        data = {{kind = "{kind}", train = {json.dumps([str(folder / name) for name in train])}, context_length = 16}}
+        batch = {{tokens_per_batch = 64}}
+        schedule = {{steps = 4}}
+        run = {{output_dir = "{folder / "run"}", threads = 1}}
+        """
+    return Config.parse(text, overrides)
+
+
+def write_config(folder: Path, *overrides: str) -> str:
+    """Write config.toml, a language model of 60 short lines; return its path."""
+    (folder / "verses.txt").write_text("\n".join(f"Line {n} of {n % 7}, so it goes." for n in range(60)))
+    lines = ("data.document=line", "data.context_length=40", "batch.tokens_per_batch=80")
+    made = config_in(folder, "language-model", ["verses.txt"], *lines, *overrides)
+    (folder / "config.toml").write_text(made.text())
+    return str(folder / "config.toml")
+
+
 def config(folder: Path, family: str) -> Path:
     """Three micro-batches a step, which neither 2 nor 4 processes divide evenly; the last step of an epoch has fewer."""
-    objective = OBJECTIVES.get(family, "language-model")
+    objective, model = FAMILIES[family]
     (folder / "verses.txt").write_text("\n".join(f"Line {n} of {n % 7}, so it goes." for n in range(40)))
     (folder / "pairs.tsv").write_text("\n".join(f"word {n}\ts o {n % 7}" for n in range(60)))
-    is_pairs = objective == "encoder-decoder"
+    made = config_in(
+        folder, objective, ["pairs.tsv" if objective == "encoder-decoder" else "verses.txt"], f"model={{{model}, {_SIZES}}}",
+        "data.document=line", "data.context_length=40", "batch.tokens_per_batch=80", "batch.tokens_per_step=240", "optimizer.lr=1e-2",
+        "schedule.steps=8", "schedule.warmup_steps=2", "run.log_every=1", "run.eval_every=4", "run.sample_every=4", "run.sample_tokens=4",
+        "run.attention_every=4", "run.keep_last=9",
+    )  # fmt: skip
     path = folder / f"{family}.toml"
-    path.write_text(f"""
-        objective = "{objective}"
-        [model]
-        family = "{family.replace("pairs", "transformer")}"
-        num_heads = 2
-        d_model = 16
-        d_ff = 32
-        {MODELS[family]}
-        [data]
-        kind = "{"pairs" if is_pairs else "text"}"
-        train = ["{folder}/{"pairs.tsv" if is_pairs else "verses.txt"}"]
-        document = "line"
-        context_length = 40
-        [batch]
-        tokens_per_batch = 80
-        tokens_per_step = 240
-        [optimizer]
-        lr = 1e-2
-        [schedule]
-        steps = 8
-        warmup_steps = 2
-        [run]
-        output_dir = "nowhere"
-        log_every = 1
-        eval_every = 4
-        sample_every = 4
-        sample_tokens = 4
-        attention_every = 4
-        keep_last = 9
-        threads = 1
-        """)
+    path.write_text(made.text())
     return path
 
 
