@@ -7,8 +7,10 @@ after a KeyboardInterrupt its exit code is 1.
 """
 
 import atexit
+import itertools
 import json
 import os
+import pkgutil
 import runpy
 import signal
 import socket
@@ -40,6 +42,35 @@ def fork(run: Callable[[], object], *, runs_at_exit: bool = False) -> int:
 def exit_code(child: int) -> int:
     """Wait until a process ends; return its exit code, or the number of a signal below zero."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def act_at_call(number: float, act: Callable[[], object], *names: str) -> None:
+    """From now on, act before the call of this number of these functions, counted together from 0; or, with a half, after it, where only
+    calls that return are counted.
+
+    names: such as "os.fsync" and "pathlib.Path.unlink".
+    """
+    begun, ended = itertools.count(), itertools.count(0.5)
+
+    def watched(function: Callable) -> Callable:
+        def call(*arguments: object, **options: object) -> object:
+            if next(begun) == number:
+                act()
+            result = function(*arguments, **options)
+            if next(ended) == number:
+                act()
+            return result
+
+        return call
+
+    for name in names:
+        owner, _, function = name.rpartition(".")
+        setattr(pkgutil.resolve_name(owner), function, watched(pkgutil.resolve_name(name)))
+
+
+def kill() -> None:
+    """End this process by a signal that nothing can handle."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _end(run: Callable[[], object], *, runs_at_exit: bool = False) -> NoReturn:

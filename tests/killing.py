@@ -8,7 +8,7 @@ Its argument is a JSON object:
     log            a file for what the command prints
     seed, kills    of random
     first, period  run n of every is killed at file-system call first + n % period, until a run ends by itself
-    calls          of chosen: pairs of "before" or "after" and the number of a file-system call
+    calls          of chosen: numbers of file-system calls, with a half for after it
     finished       a pattern of files next to an output that is not there yet; all files by default
     prepare        statements to execute first
 
@@ -23,50 +23,31 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet  # noqa: F401
 import pydantic  # noqa: F401  # typer imports it at the first command
 import rich.progress  # noqa: F401
-from forked import exit_code, fork
+from forked import act_at_call, exit_code, fork, kill
 
 import uwaga.encode.encoder
 import uwaga.train.api  # noqa: F401
 from uwaga.cli import app
 
 KILLED = -signal.SIGKILL
-CALLS = ((os, ("fsync", "link")), (Path, ("replace", "rename", "mkdir", "unlink", "rmdir")))
+CALLS = ("os.fsync", "os.link", *(f"pathlib.Path.{name}" for name in ("replace", "rename", "mkdir", "unlink", "rmdir")))
 
 
-def start(asked: dict, out: str, *, before: int = -1, after: int = -1) -> int:
-    """The id of a process that kills itself before or after the given number of file-system calls."""
-    left = {"before": before, "after": after}
+def start(asked: dict, out: str, at: float = -1) -> int:
+    """The id of a process that kills itself before the file-system call of this number, or after it if there is a half."""
 
     def command() -> None:
-        for owner, names in CALLS:
-            for name in names:
-                setattr(owner, name, kill_at_call(getattr(owner, name), left))
+        act_at_call(at, kill, *CALLS)
         sys.stderr = sys.stdout = open(asked["log"], "a")  # noqa: SIM115
         sys.argv = ["uwaga", *(argument.replace("{out}", out) for argument in asked["arguments"])]
         app()
 
     return fork(command, runs_at_exit=True)
-
-
-def kill_at_call(step: Callable, left: dict[str, int]) -> Callable:
-    def count(when: str) -> None:
-        if left[when] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        left[when] -= 1
-
-    def call_or_kill(*arguments, **named):
-        count("before")
-        result = step(*arguments, **named)
-        count("after")
-        return result
-
-    return call_or_kill
 
 
 def end(asked: dict, child: int, out: str) -> tuple[int, int | None]:
@@ -87,14 +68,13 @@ def at_random(asked: dict, out: str, seconds: float) -> list[tuple[int, int | No
 def at_every_call(asked: dict, out: str, _: float) -> list[tuple[int, int | None]]:
     results: list[tuple[int, int | None]] = [(KILLED, 0)]
     while results[-1][0] == KILLED and len(results) < 200:
-        when = "before" if len(results) % 2 else "after"
         call = asked["first"] + len(results) % asked["period"]
-        results.append(end(asked, start(asked, out, **{when: call}), out))
+        results.append(end(asked, start(asked, out, call + (len(results) + 1) % 2 / 2), out))
     return results
 
 
 def at_chosen_calls(asked: dict, out: str, _: float) -> list[tuple[int, int | None]]:
-    kills = [end(asked, start(asked, out, **{when: number}), out) for when, number in asked["calls"]]
+    kills = [end(asked, start(asked, out, number), out) for number in asked["calls"]]
     return [*kills, end(asked, start(asked, out), out)]
 
 

@@ -1,17 +1,15 @@
 """Three readers check a soft database while its writer appends and compacts: nothing is damaged, and nothing may be called so.
 
 A program: `python compacting.py FOLDER LOOPS`. In each loop the writer appends twice, deletes and compacts. The readers check until it
-ends; every second time they open the database anew, otherwise they show a moment that passes. It forks, so that PyTorch is loaded
-once; with one thread, whose absence in a fork is no loss. Its last line is a JSON object of counts.
+ends; every second time they open the database anew, otherwise they show a moment that passes.
 """
 
-import json
-import os
 import sys
-from os import _exit
+from functools import partial
 from pathlib import Path
 
 import torch
+from forked import exit_code, fork
 
 from uwaga import SoftDatabase
 
@@ -29,17 +27,12 @@ def write(path: Path, loops: int) -> None:
             db.compact()
 
 
-def read(path: Path, ended: int) -> dict[str, int]:
-    """Checks until the other end of a pipe is closed. Raises AssertionError for damage."""
-    counts = {"checks": 0}
-    db = SoftDatabase.open(path)
-    while True:
-        try:
-            if not os.read(ended, 1):
-                break
-        except BlockingIOError:
-            pass
-        if counts["checks"] % 4:
+def read(path: Path, ended: Path) -> None:
+    """Check until a file is there. Raises AssertionError for damage."""
+    db, is_new = SoftDatabase.open(path), False
+    while not ended.exists():
+        is_new = not is_new
+        if is_new:
             db.close()
             db = SoftDatabase.open(path)
         else:
@@ -49,43 +42,20 @@ def read(path: Path, ended: int) -> dict[str, int]:
             assert damage == [], damage
             assert db.damaged == []
             assert len(db) == len(db.ids())
-            counts["checks"] += 1
     db.close()
-    return counts
 
 
-def main(folder: Path, loops: int) -> dict[str, int]:
-    torch.set_num_threads(1)
-    path = folder / "db"
+def main(folder: Path, loops: int) -> None:
+    path, ended = folder / "db", folder / "ended"
     with SoftDatabase.create(path, key_width=2) as db:
         db.append(torch.ones(1, 2), records=[{"n": 0}])
-    ended, end = os.pipe()
-    os.set_blocking(ended, False)
-    results = []
-    for _ in range(READERS):
-        receive, send = os.pipe()
-        if not os.fork():
-            os.close(end)
-            try:
-                os.write(send, json.dumps(read(path, ended)).encode())
-            except BaseException as error:
-                os.write(send, json.dumps(f"{type(error).__name__}: {error}"[:2000]).encode())
-                raise
-            finally:
-                _exit(0)
-        os.close(send)
-        results.append(receive)
+    readers = [fork(partial(read, path, ended)) for _ in range(READERS)]
     try:
         write(path, loops)
     finally:
-        os.close(end)
-    said = []
-    for receive in results:
-        with os.fdopen(receive) as file:
-            said.append(json.loads(file.read() or '"a reader was killed"'))
-    assert all(isinstance(each, dict) for each in said), said
-    return {"loops": loops, **{name: sum(each[name] for each in said) for name in said[0]}}
+        ended.touch()
+    assert [exit_code(reader) for reader in readers] == [0] * READERS
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]))))  # noqa: T201
+    main(Path(sys.argv[1]), int(sys.argv[2]))

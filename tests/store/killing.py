@@ -2,9 +2,8 @@
 been told.
 
 A program: `python killing.py FOLDER KILLS SEED moments|steps vectors|tokens`. A step is a call that makes something durable; a writer that is killed
-at one is killed in a call, whatever else the machine does. It forks, so that PyTorch is loaded once; with one thread, whose absence
-in a fork is no loss. The writer says each call before it begins and after it has returned; what had returned must be there, and the one call
-that had not must be there as a whole or not at all. Its last line is a JSON object of counts.
+at one is killed in a call, whatever else the machine does. The writer says each call before it begins and after it has returned; what had
+returned must be there, and the one call that had not must be there as a whole or not at all. Its last line is a JSON object of counts.
 """
 
 import json
@@ -13,14 +12,12 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
-from os import _exit
 from pathlib import Path
 
 import torch
+from forked import act_at_call, exit_code, fork, kill
 
 from uwaga import Ragged, SoftDatabase
-from uwaga._base import durable
 from uwaga.store import TokenDatabase, open_database
 
 WIDTH = 6
@@ -77,59 +74,21 @@ def write(path: Path, seed: int, say: int) -> None:
             os.write(say, json.dumps(done).encode() + b"\n")
 
 
-def killed(path: Path, seed: int, *, seconds: float = 0.0, steps: int | None = None) -> list[list]:
+def killed(path: Path, said: Path, seed: int, *, seconds: float = 0.0, step: float | None = None) -> list[list]:
     """What a writer said until it was killed: after some seconds, or at a step."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(receive)
-        try:
-            if steps is not None:
-                kill_at(steps)
-            write(path, seed, send)
-        finally:
-            _exit(1)
-    os.close(send)
-    said = b""
-    if steps is None:
-        os.set_blocking(receive, False)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            try:
-                said += os.read(receive, 2**20)
-            except BlockingIOError:
-                time.sleep(0.0005)
+
+    def writing() -> None:
+        if step is not None:
+            act_at_call(step, kill, "uwaga._base.durable.fsync", "os.link", "pathlib.Path.unlink")
+        with said.open("wb", buffering=0) as file:
+            write(path, seed, file.fileno())
+
+    child = fork(writing)
+    if step is None:
+        time.sleep(seconds)
         os.kill(child, signal.SIGKILL)
-    os.set_blocking(receive, True)
-    while piece := os.read(receive, 2**20):
-        said += piece
-    os.close(receive)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status), "the writer ended by itself"
-    return [json.loads(line) for line in said.split(b"\n")[:-1]]
-
-
-def kill_at(steps: int) -> None:
-    """This process kills itself before its step number `steps / 2`, from 0, or after it where there is a half."""
-    left = steps
-
-    def deadly(step: Callable) -> Callable:
-        def count() -> None:
-            nonlocal left
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left -= 1
-
-        def taken(*arguments: object, **options: object) -> object:
-            count()
-            result = step(*arguments, **options)
-            count()
-            return result
-
-        return taken
-
-    for owner, name in ((durable, "fsync"), (os, "link"), (Path, "unlink")):
-        setattr(owner, name, deadly(getattr(owner, name)))
+    assert exit_code(child) == -signal.SIGKILL, "the writer ended by itself"
+    return [json.loads(line) for line in said.read_bytes().split(b"\n")[:-1]]
 
 
 def compare(path: Path, alive: set[int], said: list[list], counts: dict[str, int]) -> set[int]:
@@ -173,8 +132,8 @@ def main(folder: Path, kills: int, seed: int, how: str, kind: str) -> dict[str, 
     path = folder / "db"
     create(path, kind)
     for number in range(kills):
-        when = {"steps": chance.randrange(60)} if how == "steps" else {"seconds": chance.random() ** 2 * 0.25}
-        said = killed(path, chance.randrange(2**30), **when)
+        when = {"step": chance.randrange(60) / 2} if how == "steps" else {"seconds": chance.random() ** 2 * 0.25}
+        said = killed(path, folder / "said", chance.randrange(2**30), **when)
         alive = compare(path, alive, said, counts)
         counts["kills"] += 1
         if len(alive) > 8000:  # the comparison takes time

@@ -9,10 +9,8 @@ line of output is the exit codes, without that of such a process.
 """
 
 import gc
-import itertools
 import json
 import os
-import pkgutil
 import shutil
 import signal
 import socket
@@ -26,7 +24,7 @@ import pydantic  # noqa: F401  # typer imports it at the first command
 import torch._dynamo  # FSDP2 imports it, which takes seconds in every run
 import torch.distributed.fsdp
 import torch.distributed.tensor  # noqa: F401
-from forked import exit_code, fork
+from forked import act_at_call, exit_code, fork
 
 import uwaga.sequence_parallel.sequence
 import uwaga.train.api  # noqa: F401
@@ -50,19 +48,10 @@ def run(job: dict) -> list[int]:
     return codes
 
 
-def signal_at(number: int, path: str, call: int) -> None:
-    """Let this process get a signal at a call of a function, from 1 on."""
-    owner, name = pkgutil.resolve_name(path.rpartition(".")[0]), path.rpartition(".")[2]
-    function, calls = getattr(owner, name), itertools.count(1)
-
-    def called(*arguments: object, **options: object) -> object:
-        if next(calls) == call:
-            os.kill(os.getpid(), number)
-            if number == 0:
-                raise IndexError("index 80 is out of range")
-        return function(*arguments, **options)
-
-    setattr(owner, name, called)
+def fault(number: int) -> None:
+    os.kill(os.getpid(), number)
+    if number == 0:
+        raise IndexError("index 80 is out of range")
 
 
 def train(job: dict, rank: int, port: int) -> None:
@@ -75,7 +64,8 @@ def train(job: dict, rank: int, port: int) -> None:
     if "fault" in job:
         log = f"{log}.{rank}"
         if rank == job["fault"][0]:
-            signal_at(*job["fault"][1:])
+            number, function, call = job["fault"][1:]
+            act_at_call(call - 1, partial(fault, number), function)
     sys.stderr = sys.stdout = open(log, "a")  # noqa: SIM115
     sys.argv = ["uwaga", "train", *job["arguments"]]
     app()

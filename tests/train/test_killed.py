@@ -24,7 +24,7 @@ def run(folder: Path, *names: str, **asked: object) -> dict:
     outs = {name: str(folder / name) for name in ("alone", *names)}
     asked |= {
         "arguments": ["train", config, "run.output_dir={out}", "--resume"],
-        "outs": outs, "log": f"{folder}/log", "seed": 3, "first": 30, "period": 31,
+        "outs": outs, "log": f"{folder}/log", "seed": 3, "first": 1, "period": 60,
     }  # fmt: skip
     said = forked.run(Path(__file__).parents[1] / "killing.py", json.dumps(asked))
     runs = json.loads(said.splitlines()[-1])
@@ -37,7 +37,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 
 def test_a_training_that_is_killed_twice_resumes_and_ends_with_the_same_bits(tmp_path: Path) -> None:
-    result = run(tmp_path, "chosen", calls=[("before", 40), ("after", 45)])
+    result = run(tmp_path, "chosen", calls=[40, 45.5])
     assert result["codes"]["chosen"] == [KILLED, KILLED, 0]
     assert_same(tmp_path / "alone", tmp_path / "chosen")
 

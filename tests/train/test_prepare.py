@@ -1,45 +1,18 @@
 """Prepared data: reused, prepared again where its input changed, and written atomically."""
 
 import dataclasses
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from forked import exit_code, fork
 
-from uwaga.data import splits
 from uwaga.train.config import Config, TokenizerConfig
 from uwaga.train.corpus import Corpus
 from uwaga.train.errors import DataError
 
 Make = Callable[..., Config]
 _LINES = "data.document=line"
-
-_PROGRAM = """
-import os, signal, sys
-from pathlib import Path
-from uwaga.data import splits
-from uwaga.train.config import Config
-from uwaga.train.corpus import Corpus
-
-calls = 0
-read_pair = splits.is_validation
-def is_validation(*given):
-    global calls
-    calls += 1
-    if calls == int(sys.argv[3]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return read_pair(*given)
-
-splits.is_validation = is_validation
-corpus = Corpus.prepare(Config.read(Path(sys.argv[1])), Path(sys.argv[2]))
-print(corpus.digest, calls)
-"""
 
 
 def _prepared(config: Config, folder: Path) -> Path:
@@ -81,21 +54,6 @@ def test_the_digest_does_not_depend_on_paths(tmp_path: Path, verses: str, make_c
     assert Corpus.prepare(make_config("language-model", ["moved.txt"], _LINES), tmp_path / "run").digest == first
 
 
-@pytest.mark.stress
-def test_killed_preparation_leaves_no_partial_data(tmp_path: Path, words: str, make_config: Make) -> None:
-    given = ("data.pair_format=cmudict", "tokenizer.kind=byte-pair", "tokenizer.vocab_size=300")
-    config = make_config("encoder-decoder", [words], *given)
-    (tmp_path / "config.toml").write_text(config.text())
-    expected = Corpus.prepare(config, tmp_path / "whole").digest
-    run = [sys.executable, "-c", _PROGRAM, str(tmp_path / "config.toml"), str(tmp_path / "run")]
-    for call in (1, 330, 340, 660):  # of 330 pairs, which are read for the tokenizers and then written
-        done = subprocess.run([*run, str(call)], capture_output=True, text=True, check=False)
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        assert all(path.suffix == ".unfinished" for path in (tmp_path / "run").glob("data-*"))
-    assert Corpus.prepare(config, tmp_path / "run").digest == expected
-    assert [path.name for path in (tmp_path / "run").iterdir() if "unfinished" in path.name] == []
-
-
 def test_folders_that_uwaga_did_not_make_are_not_touched(tmp_path: Path, verses: str, make_config: Make) -> None:
     config = make_config("language-model", [verses], _LINES)
     name = _prepared(config, tmp_path / "run").name
@@ -114,23 +72,6 @@ def test_folders_that_uwaga_did_not_make_are_not_touched(tmp_path: Path, verses:
         Corpus.prepare(config, other)
     assert caught.value.filename == str(other / name)
     assert [path.read_text() for path in other.glob("*/*")] == ["mine"] * 3
-
-
-@pytest.mark.slow
-def test_two_processes_prepare_the_data_once(tmp_path: Path, words: str, make_config: Make) -> None:
-    config = make_config("encoder-decoder", [words], "data.pair_format=cmudict")
-    read, calls = splits.is_validation, []
-
-    def prepare(name: str) -> None:
-        splits.is_validation = lambda *given: calls.append(1) or read(*given)
-        corpus = Corpus.prepare(config, tmp_path / "run")
-        (tmp_path / name).write_text(f"{corpus.digest} {len(calls)}")
-
-    processes = [fork(partial(prepare, name)) for name in ("one", "other")]
-    assert [exit_code(each) for each in processes] == [0, 0]
-    said = [(tmp_path / name).read_text().split() for name in ("one", "other")]
-    assert said[0][0] == said[1][0]
-    assert sorted(calls == "0" for _, calls in said) == [False, True]
 
 
 @pytest.mark.parametrize("name", ["train.tokens", "train.offsets"])
