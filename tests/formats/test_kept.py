@@ -6,6 +6,7 @@ that fails here means that the format has changed: keep reading the old one.
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -102,9 +103,11 @@ def test_vectors_are_finished(files: Path, monkeypatch: pytest.MonkeyPatch) -> N
     np.testing.assert_allclose(vectors, TextEncoder.load("model").encode(DOCUMENTS), rtol=1e-4, atol=1e-5)
 
 
-def test_an_interrupted_encoding_is_resumed(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_encoding_is_resumed(
+    files: Path, monkeypatch: pytest.MonkeyPatch, shard_size: Callable[[int, int], None]
+) -> None:
     monkeypatch.chdir(files / "vectors")
-    monkeypatch.setattr("uwaga.encode.preprocessing.groups.__kwdefaults__", SHARDS)
+    shard_size(*SHARDS.values())
     _encode("interrupted.parquet")
     one, other = (parquet.read_table(name) for name in ("finished.parquet", "interrupted.parquet"))
     assert one.drop_columns("vector").equals(other.drop_columns("vector"))

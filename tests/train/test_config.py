@@ -6,19 +6,10 @@ from uwaga.train.config import Config
 
 _TEXT = """
 objective = "language-model"
-
-[model]
-family = "gpt2"
-num_layers = 2
-
-[data]
-train = ["a.txt"]
-
-[schedule]
-steps = 10
-
-[run]
-output_dir = "o"
+model = {family = "gpt2", num_layers = 2}
+data = {train = ["a.txt"]}
+schedule = {steps = 10}
+run = {output_dir = "o"}
 """
 _PAIRS = (
     'objective="encoder-decoder"', 'model.family="transformer"', 'data.kind="pairs"', 'tokenizer.kind="characters"',
@@ -44,16 +35,12 @@ def test_the_resolved_text_reads_back_equal(overrides: tuple[str, ...]) -> None:
     assert Config.parse(config.text()) == config
 
 
-def test_overrides_are_toml_values_and_the_last_one_wins() -> None:
-    config = Config.parse(
-        _TEXT, ["optimizer.lr=3e-4", "optimizer.lr=1", "optimizer.betas=[0.9, 0.99]", "run.compile=true"]
-    )
+def test_overrides_are_toml_values_or_words_and_the_last_one_wins() -> None:
+    overrides = ["optimizer.lr=3e-4", "optimizer.lr=1", "optimizer.betas=[0.9, 0.99]", "run.compile=true"]
+    config = Config.parse(_TEXT, overrides)
     assert config.optimizer.lr == 1.0
     assert isinstance(config.optimizer.lr, float)
     assert config.optimizer.betas == (0.9, 0.99)
     assert config.run.compile
-
-
-@pytest.mark.parametrize("folder", ["runs/a", "2024-05-01", "a=b", "'quoted'"])
-def test_a_word_without_quotes_is_a_string(folder: str) -> None:
-    assert Config.parse(_TEXT, [f"run.output_dir={folder}"]).run.output_dir == folder.strip("'")
+    for folder in ("runs/a", "2024-05-01", "a=b", "'quoted'"):
+        assert Config.parse(_TEXT, [f"run.output_dir={folder}"]).run.output_dir == folder.strip("'")
