@@ -1,51 +1,45 @@
-"""patch_torch(): PyTorch's scaled_dot_product_attention and varlen_attn on CPU tensors computed by uwaga.
+"""patch_torch(): PyTorch's scaled_dot_product_attention on CPU tensors computed by uwaga.
 
-Covered: every call that looks the name up when it runs, torch.nn.functional.scaled_dot_product_attention or
-torch.nn.attention.varlen.varlen_attn, and so nn.MultiheadAttention, nn.Transformer* and the models of transformers.
+Covered: every call that looks the name torch.nn.functional.scaled_dot_product_attention up when it runs, and so nn.MultiheadAttention,
+nn.Transformer* and the models of transformers.
 Not covered: modules that imported the function by name (`from torch.nn.functional import ...`) before the patch; and the fused
 inference path of nn.TransformerEncoderLayer in eval mode, which never calls the function
 (torch.backends.mha.set_fastpath_enabled(False) turns it off).
 
-Letters: N packed tokens, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, R ragged rows.
+Letters: H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
 """
 
 import threading
 from collections.abc import Callable
 from functools import cache
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.jit import _builtins
+from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
 from uwaga._base import native
 from uwaga._base.tracing import Transform, has_tangent, is_autocast, is_plain_tensor, transforms
-from uwaga.ops.attention.api import attention, attention_and_lse
+from uwaga.ops.attention.api import attention
 from uwaga.ops.attention.native_structs import MAX_WIDTH
-from uwaga.ops.masks import Causal, KeyLengths, Mask, Window
-from uwaga.ops.ragged import Ragged
-
-if TYPE_CHECKING:  # importing it registers operators
-    from torch.nn.attention.varlen import AuxRequest
-
+from uwaga.ops.masks import Causal, Mask
 
 _LOCK = threading.RLock()
-_PATCHED: "list[tuple[ModuleType, Replacement]]" = []  # while _OPEN > 0
 _OPEN = 0
 
 
 class TorchPatch:
     """An open patch. `undo()` closes it, and so does leaving its `with` block; closing it again has no effect.
 
-    Patches nest, in any order and over threads: PyTorch's own functions are back when the last one is closed.
+    Patches nest, in any order and over threads: PyTorch's own function is back when the last one is closed.
     """
 
     _is_open = True
 
     def undo(self) -> None:
-        """Close this patch. Raises RuntimeError: other code has replaced the functions since."""
+        """Close this patch. Raises RuntimeError: other code has replaced the function since."""
         with _LOCK:
             if self._is_open:
                 _close()
@@ -59,7 +53,7 @@ class TorchPatch:
 
 
 def patch_torch() -> TorchPatch:
-    """Compute scaled_dot_product_attention and varlen_attn on CPU tensors with uwaga from now on.
+    """Compute scaled_dot_product_attention on CPU tensors with uwaga from now on.
 
     PyTorch's own function still computes what uwaga does not support: other devices, float64, a kernel chosen by
     torch.nn.attention.sdpa_kernel, forward-mode derivatives, second ones by torch.func, dropout under vmap,
@@ -72,9 +66,8 @@ def patch_torch() -> TorchPatch:
     global _OPEN
     with _LOCK:
         if _OPEN == 0:
-            _PATCHED.extend(_replacements())
-            for module, function in _PATCHED:
-                setattr(module, function.__name__, function)
+            replacement: Any = _replacement(functional.scaled_dot_product_attention)
+            functional.scaled_dot_product_attention = replacement
         _OPEN += 1
         return TorchPatch()
 
@@ -82,48 +75,70 @@ def patch_torch() -> TorchPatch:
 def _close() -> None:
     global _OPEN
     if _OPEN == 1:
-        for module, function in _PATCHED:
-            if getattr(module, function.__name__) is not function:
-                where = f"{module.__name__}.{function.__name__}"
-                raise RuntimeError(
-                    f"patch_torch: {where} has been replaced by other code since; undo that replacement first"
-                )
-        for module, function in _PATCHED:
-            setattr(module, function.__name__, function.original)
-        _PATCHED.clear()
+        function: Any = functional.scaled_dot_product_attention
+        if not isinstance(function, _Replacement):
+            where = "torch.nn.functional.scaled_dot_product_attention"
+            raise RuntimeError(
+                f"patch_torch: {where} has been replaced by other code since; undo that replacement first"
+            )
+        functional.scaled_dot_product_attention = function.original
     _OPEN -= 1
 
 
-def _replacements() -> "list[tuple[ModuleType, Replacement]]":
-    """Return the modules of PyTorch and what replaces a function of the same name there."""
-    import torch.nn.attention.varlen as torch_varlen  # here, since importing it registers operators
-
-    plain = _replacement_of_sdpa(torch.nn.functional.scaled_dot_product_attention)
-    packed = _replacement_of_varlen(torch_varlen.varlen_attn)
-    for function in (plain, packed):
-        builtin = _builtins._find_builtin(function.original)
-        if builtin is not None:  # torch.jit.script does not compile the replacement, but calls PyTorch's own operator
-            _builtins._register_builtin(function, builtin)
-    return [(torch.nn.functional, plain), (torch_varlen, packed)]
+@cache
+def _replacement(original: Callable[..., Tensor]) -> "_Replacement":
+    result = _Replacement(original)
+    builtin = _builtins._find_builtin(original)
+    if builtin is not None:  # torch.jit.script does not compile the replacement, but calls PyTorch's own operator
+        _builtins._register_builtin(result, builtin)
+    return result
 
 
-class Replacement:
-    """A callable that replaces a function of PyTorch.
+class _Replacement:
+    """scaled_dot_product_attention, by uwaga where it can compute a call.
 
     It has the names of the original, by which graphs of torch.fx and pickles refer to it, and compares equal to it: subclasses of
     Tensor look it up in tables that are keyed by PyTorch's functions.
     """
 
-    __name__: str
-    __qualname__: str
+    def __init__(self, original: Callable[..., Tensor]) -> None:
+        self.original = original
+        self.__module__, self.__name__, self.__qualname__ = functional.__name__, original.__name__, original.__name__
+        self.__doc__ = (
+            "torch.nn.functional.scaled_dot_product_attention, by uwaga on the CPU (uwaga.integrations.patch_torch)."
+        )
 
-    def __init__(self, function: Callable, original: Callable, module: str) -> None:
-        self.function, self.original, self.__doc__ = function, original, function.__doc__
-        for named in (function, self):
-            named.__module__, named.__name__, named.__qualname__ = module, original.__name__, original.__name__
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        return self.function(*args, **options)
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+        options: Any = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+        if has_torch_function(tensors) and not _is_nested(query):
+            result: Tensor = handle_torch_function(self, tensors, query, key, value, attn_mask=attn_mask, **options)
+            return result
+        if all(isinstance(x, Tensor) and is_plain_tensor(x) for x in tensors):
+            q, k, v, *masks = autocast(*tensors)
+            if (
+                _are_supported_options(masks, **options)
+                and is_supported(q, k, v)
+                and _fits(q, k, v, masks, enable_gqa)
+                and _is_differentiable(tensors, dropout_p)
+            ):
+                q, k, v = _aligned(q, k, v, enable_gqa)
+                mask, bias = _mask_and_bias(masks, is_causal)
+                output = attention(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p, impl="cpu")
+                assert isinstance(output, Tensor)
+                return output
+        return self.original(query, key, value, attn_mask=attn_mask, **options)
 
     def __eq__(self, other: object) -> bool:
         return other is self or other is self.original
@@ -132,11 +147,13 @@ class Replacement:
         return hash(self.original)
 
     def __repr__(self) -> str:
-        return f"<uwaga's {self.__module__}.{self.__qualname__}>"
+        return f"<uwaga's {self.__module__}.{self.__name__}>"
 
     def __reduce__(self) -> str:
-        return self.__qualname__
+        return self.__name__
 
+
+_Replacement.__call__.__qualname__ = "scaled_dot_product_attention"  # in errors about arguments
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -153,12 +170,15 @@ def is_supported(*tensors: Tensor) -> bool:
     )
 
 
-def is_differentiable(*tensors: Tensor) -> bool:
+def _is_differentiable(tensors: tuple[Tensor, ...], dropout_p: float) -> bool:
     """Return whether the native engine has the derivatives that are active here: reverse mode, and under torch.func first order only."""
-    if has_tangent(*tensors):
-        return False
     active = transforms()
-    return {Transform.Vmap, Transform.Grad}.issuperset(active) and active.count(Transform.Grad) < 2
+    return (
+        not has_tangent(*tensors)
+        and {Transform.Vmap, Transform.Grad}.issuperset(active)
+        and active.count(Transform.Grad) < 2
+        and not (dropout_p and Transform.Vmap in active)
+    )
 
 
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -171,46 +191,6 @@ def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 _LARGEST = torch.finfo(torch.float32).max  # the kernels compute in float32
-
-
-@cache
-def _replacement_of_sdpa(original: Callable) -> Replacement:
-    """Return the replacement of scaled_dot_product_attention, which calls `original` for what uwaga does not support. Cached."""
-
-    def scaled_dot_product_attention(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        """torch.nn.functional.scaled_dot_product_attention, by uwaga on the CPU (uwaga.integrations.patch_torch)."""
-        tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-        options: Any = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-        if has_torch_function(tensors) and not _is_nested(query):
-            return handle_torch_function(replacement, tensors, query, key, value, attn_mask=attn_mask, **options)
-        if all(isinstance(x, Tensor) and is_plain_tensor(x) for x in tensors):
-            q, k, v, *masks = autocast(*tensors)
-            if (
-                _are_supported_options(masks, **options)
-                and is_supported(q, k, v)
-                and _fits(q, k, v, masks, enable_gqa)
-                and is_differentiable(*tensors)
-                and not (dropout_p and Transform.Vmap in transforms())
-            ):
-                q, k, v = _aligned(q, k, v, enable_gqa)
-                mask, bias = _mask_and_bias(masks, is_causal)
-                output = attention(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p, impl="cpu")
-                assert isinstance(output, Tensor)
-                return output
-        return original(query, key, value, attn_mask=attn_mask, **options)
-
-    replacement = Replacement(scaled_dot_product_attention, original, "torch.nn.functional")
-    return replacement
 
 
 def _is_nested(query: Tensor) -> bool:
@@ -298,50 +278,3 @@ def _mask_and_bias(masks: list[Tensor], is_causal: bool) -> tuple[Mask | Tensor 
     if not masks:
         return None, None
     return (masks[0], None) if masks[0].dtype == torch.bool else (None, masks[0])
-
-
-@cache
-def _replacement_of_varlen(original: Callable) -> Replacement:
-    """Return the replacement of varlen_attn, which calls `original` for what uwaga does not support."""
-
-    def varlen_attn(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        cu_seq_q: Tensor,
-        cu_seq_k: Tensor | None,
-        max_q: int,
-        max_k: int,
-        *,
-        return_aux: "AuxRequest | None" = None,
-        scale: float | None = None,
-        window_size: tuple[int, int] = (-1, -1),
-        enable_gqa: bool = False,
-        seqused_k: Tensor | None = None,
-        block_table: Tensor | None = None,
-        num_splits: int | None = None,
-    ) -> Tensor | tuple[Tensor, ...]:
-        """torch.nn.attention.varlen.varlen_attn, by uwaga on the CPU (uwaga.integrations.patch_torch)."""
-        same_heads = enable_gqa or query.shape[1] == key.shape[1]
-        derives = is_differentiable(query, key, value) and Transform.Vmap not in transforms()
-        offsets = (torch.int32, torch.int64)
-        has_options = block_table is None and len(window_size) == 2
-        has_offsets = all(isinstance(x, Tensor) and x.dtype in offsets for x in (cu_seq_q, cu_seq_k))
-        if not (is_supported(query, key, value) and derives and same_heads and has_options and has_offsets):
-            extras = {"seqused_k": seqused_k, "block_table": block_table, "num_splits": num_splits}
-            options = {"return_aux": return_aux, "scale": scale, "window_size": window_size, "enable_gqa": enable_gqa}
-            return original(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, **options, **extras)
-        # num_splits=1 requests batch-invariant results, which uwaga's always are.
-        assert cu_seq_k is not None
-        key_offsets = cu_seq_k.long()
-        ragged = Ragged(query, cu_seq_q.long()), Ragged(key, key_offsets), Ragged(value, key_offsets)
-        left, right = (None if reach < 0 else reach for reach in window_size)  # lower right, -1 for unbounded
-        mask: Mask | None = None if left is None and right is None else Window(left, right)
-        if seqused_k is not None:  # the keys in use
-            mask = KeyLengths(seqused_k) if mask is None else mask & KeyLengths(seqused_k)
-        output, lse = attention_and_lse(*ragged, mask=mask, scale=scale, impl="cpu")
-        assert isinstance(output, Ragged)
-        assert isinstance(lse, Ragged)
-        return (output.values, lse.values.T) if return_aux is not None and return_aux.lse else output.values
-
-    return Replacement(varlen_attn, original, "torch.nn.attention.varlen")
