@@ -1,5 +1,6 @@
 """Small models of this package with random weights."""
 
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -29,6 +30,20 @@ def drawn(module: nn.Module) -> nn.Module:
 
 
 NARROW = {"vocab_size": 20, "d_model": 8, "num_heads": 2, "d_ff": 16}
+SHORT = NARROW | {"num_layers": 2, "max_position_embeddings": 10}
+_GROUPED = {"num_kv_heads": 1, "d_k": 4, "eos_token_ids": ()}
+PAPER = NARROW | {"vocab_size": 30, "d_model": 16, "num_layers": 2, "num_decoder_layers": 2, "eos_token_ids": ()}
+# Models of two layers with the weights of one seed, as they start; further settings by name.
+bert = partial(tiny, "bert", seed=0, **SHORT | {"pad_token_id": None})
+gpt2 = partial(tiny, "gpt2", seed=0, **SHORT | {"eos_token_ids": ()})
+llama = partial(tiny, "llama", seed=0, **SHORT | _GROUPED)
+eurobert = partial(tiny, "eurobert", seed=0, **SHORT | _GROUPED | {"pad_token_id": 0})
+t5 = partial(tiny, "t5", seed=0, **NARROW | {"num_layers": 2, "d_k": 4, "eos_token_ids": ()})
+paper = partial(tiny, "uwaga-transformer", seed=0, **PAPER)
+writer = partial(gpt2, vocab_size=12, num_layers=1)
+# Ids for them, padded and not.
+IDS = torch.arange(3, 15).unflatten(0, (2, 6))
+PACKED = Ragged(torch.arange(3, 10), torch.tensor([0, 4, 7]))
 _PAIR = NARROW | {"num_layers": 2, "num_decoder_layers": 2, "eos_token_ids": (3,)}
 
 

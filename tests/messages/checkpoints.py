@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_families import WHERE, read_config
+from tiny_transformer import IDS, PACKED, PAPER, SHORT, bert, eurobert, gpt2, llama, paper, t5, tiny, writer
 
 import uwaga
 from uwaga import Ragged
@@ -18,48 +19,9 @@ from uwaga.models.families import family_of
 from uwaga.models.families.family import File
 from uwaga.nn.rotary_scaling import RotaryScaling
 
-SIZES = {"vocab_size": 20, "d_model": 8, "num_layers": 2, "num_heads": 2, "d_ff": 16}
-SHORT = SIZES | {"max_position_embeddings": 10}
-KEYS = {"num_kv_heads": 1, "d_k": 4, "eos_token_ids": ()}
-PAPER = SIZES | {"vocab_size": 30, "d_model": 16, "num_decoder_layers": 2, "eos_token_ids": ()}
-IDS = torch.arange(3, 15).unflatten(0, (2, 6))
-PACKED = Ragged(torch.arange(3, 10), torch.tensor([0, 4, 7]))
 EMPTY = Ragged(torch.ones(4).long(), torch.tensor([0, 2, 2, 4]))
 ROPE, BASES = Rope(10.0), (Rope(10.0), Rope(20.0))
 YARN = RotaryScaling(kind="yarn", factor=2.0, original_max_position_embeddings=8, truncate=False)
-
-
-def bert(**more: Any) -> Transformer:
-    return made("bert", SHORT | {"pad_token_id": None} | more)
-
-
-def gpt2(**more: Any) -> Transformer:
-    return made("gpt2", SHORT | {"eos_token_ids": ()} | more)
-
-
-def llama(**more: Any) -> Transformer:
-    return made("llama", SHORT | KEYS | more)
-
-
-def eurobert(**more: Any) -> Transformer:
-    return made("eurobert", SHORT | KEYS | {"pad_token_id": 0} | more)
-
-
-def t5(**more: Any) -> Transformer:
-    return made("t5", SIZES | {"d_k": 4, "eos_token_ids": ()} | more)
-
-
-def paper(**more: Any) -> Transformer:
-    return made("uwaga-transformer", PAPER | more)
-
-
-def made(kind: str, settings: dict[str, Any]) -> Transformer:
-    torch.manual_seed(0)
-    return Transformer(config(kind, **settings)).eval()
-
-
-def writer(**more: Any) -> Transformer:
-    return made("gpt2", SHORT | {"vocab_size": 12, "num_layers": 1, "eos_token_ids": ()} | more)
 
 
 def unsaved(kind: str, settings: dict[str, Any], folder: Path) -> None:

@@ -2,29 +2,21 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import pytest
+import torch
 
-from uwaga._base import untrusted
-from uwaga.models.checkpoints import directories
 from uwaga.models.checkpoints.directories import cached_sha256
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(directories, "_SETTLED_NS", 0)
-    return tmp_path / "data" / "digests.json"
+# Files that have not changed for long: of those of a test another change within the resolution of the clock could not be told.
+OLD, OTHER = Path(pytest.__file__), Path(torch.__file__)
 
 
 @pytest.fixture
-def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The files that were read."""
-    result, real = [], untrusted.sha256
-    monkeypatch.setattr(untrusted, "sha256", lambda path, most: (result.append(path), real(path, most))[1])
-    return result
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
+    return tmp_path / "data" / "digests.json"
 
 
 def sha256(path: Path, most: int | None = None) -> str:
@@ -32,63 +24,54 @@ def sha256(path: Path, most: int | None = None) -> str:
         return digest(path, most)
 
 
-def test_a_file_is_read_once_and_again_when_it_has_changed(tmp_path: Path, hashed: list[Path]) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(b"one")
-    for content in (b"one", b"two"):
-        path.write_bytes(content)
-        os.utime(path, ns=(10**18, 10**18))  # its size and this time are the same as before: the others are not
-        for _ in range(3):
-            assert sha256(path) == hashlib.sha256(content).hexdigest()
-    other = tmp_path / "other"
-    other.write_bytes(b"six")
-    other.replace(path)
-    assert sha256(path) == hashlib.sha256(b"six").hexdigest()
-    assert hashed == [path] * 3
+def true_sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_a_file_that_has_just_changed_is_not_listed(
-    tmp_path: Path, cache: Path, hashed: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(directories, "_SETTLED_NS", 60 * 10**9)
+def listed(cache: Path) -> dict[str, list]:
+    return json.loads(cache.read_text())
+
+
+def test_a_file_is_read_once_and_again_when_it_has_changed(tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / "weights"
+    path.symlink_to(OLD)
+    assert sha256(path) == true_sha256(OLD)
+    *state, digest = listed(cache)[str(path)]
+    assert digest == true_sha256(OLD)
+    cache.write_text(json.dumps({str(path): [*state, "0" * 64]}))
+    assert sha256(path) == "0" * 64
+    with pytest.raises(OSError, match="it is longer than 3 bytes"):
+        sha256(path, 3)
+    for n in range(len(state)):  # device, inode, size, and two times
+        cache.write_text(json.dumps({str(path): [x - (n == m) for m, x in enumerate(state)] + ["0" * 64]}))
+        assert sha256(path) == true_sha256(OLD)
+    path.unlink()
+    path.symlink_to(OTHER)
+    assert sha256(path) == true_sha256(OTHER)
+
+
+def test_a_file_that_has_just_changed_is_not_listed(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "weights"
     path.write_bytes(b"one")
-    assert sha256(path) == sha256(path)
-    assert hashed == [path] * 2
+    assert sha256(path) == true_sha256(path)
     assert not cache.exists()
 
 
-def test_a_limit_holds_for_what_is_listed(tmp_path: Path) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(b"long")
-    sha256(path)
-    with pytest.raises(OSError, match="it is longer than 3 bytes"):
-        sha256(path, 3)
+@pytest.mark.parametrize("said", ["", "[]", "{", "[" * 5000, '{"PATH": 1}', '{"PATH": [1, 2, 3, 4, 5, "x"]}'])
+def test_a_spoiled_cache_is_written_anew(cache: Path, said: str) -> None:
+    cache.parent.mkdir()
+    cache.write_text(said.replace("PATH", str(OLD)))
+    assert sha256(OLD) == true_sha256(OLD)
+    assert listed(cache)[str(OLD)][-1] == true_sha256(OLD)
 
 
-@pytest.mark.parametrize("said", ["", "[]", "{", "[" * 5000, '{"weights": 1}', None])
-def test_a_spoiled_cache_is_written_anew(tmp_path: Path, cache: Path, said: str | None) -> None:
-    path, digest = tmp_path / "weights", hashlib.sha256(b"one").hexdigest()
-    path.write_bytes(b"one")
-    if said is None:
-        assert sha256(path) == digest
-        said = cache.read_text().replace(digest, "x" * 64)
-    cache.parent.mkdir(exist_ok=True)
-    cache.write_text(said)
-    assert sha256(path) == digest
-    assert json.loads(cache.read_text())[str(path)][-1] == digest
-
-
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, cache: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_no_error(cache: Path) -> None:
     cache.parent.write_text("a file")
-    path = tmp_path / "weights"
-    path.write_bytes(b"one")
-    assert sha256(path) == hashlib.sha256(b"one").hexdigest()
+    assert sha256(OLD) == true_sha256(OLD)
 
 
-def test_the_cache_is_bounded(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directories, "_MOST_DIGESTS", 2)
-    for name in ("a", "b", "c"):
-        (tmp_path / name).write_bytes(b"one")
-        sha256(tmp_path / name)
-    assert list(json.loads(cache.read_text())) == [str(tmp_path / "b"), str(tmp_path / "c")]
+def test_the_cache_is_bounded(cache: Path) -> None:
+    cache.parent.mkdir()
+    cache.write_text(json.dumps({f"file {n}": [] for n in range(1000)}))
+    sha256(OLD)
+    assert list(listed(cache)) == [*(f"file {n}" for n in range(1, 1000)), str(OLD)]
