@@ -43,7 +43,6 @@ FAMILIES = {
     "modernbert": _WIDE | {"local_attention": 4, "global_attn_every_n_layers": 2},
     "mpnet": _WIDE,
     "minimax": small("minimax"),
-    "mobilebert": small("mobilebert"),
     "recurrent_gemma": small("recurrent_gemma"),
 }
 
@@ -83,13 +82,13 @@ def test_the_vectors_of_a_model(family: str, batch_size: int, make: Callable) ->
     agrees(make(family), TEXTS, batch_size=batch_size)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_a_padding_token_in_a_text(family: str, make: Callable) -> None:
     """RoBERTa does not count it, wherever it is."""
     agrees(make(family), ["a dog [PAD] ran [PAD] [PAD] away", "[PAD] cat", *TEXTS], batch_size=4)
 
 
-@pytest.mark.parametrize("family", ["minimax", "mobilebert", "recurrent_gemma"])
+@pytest.mark.parametrize("family", ["minimax", "recurrent_gemma"])
 def test_layers_that_mix_tokens_outside_of_attention_are_not_packed(family: str, make: Callable) -> None:
     model = make(family)
     own = model.encode(TEXTS)
@@ -108,14 +107,12 @@ def test_a_text_of_no_tokens(make: Callable) -> None:
     assert model[0].can_flatten_inputs
 
 
-@pytest.mark.parametrize("pooling", ["cls", "max", "lasttoken"])
-def test_ways_of_pooling(pooling: str, make: Callable) -> None:
-    agrees(make("bert", pooling), TEXTS)
+def test_the_last_token_as_the_vector(make: Callable) -> None:
+    agrees(make("bert", "lasttoken"), TEXTS)
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert"])
-def test_vectors_of_tokens(family: str, make: Callable) -> None:
-    model = make(family)
+def test_vectors_of_tokens(make: Callable) -> None:
+    model = make("distilbert")
     own = model.encode(TEXTS, output_value="token_embeddings", batch_size=4)
     everything = model.encode(TEXTS, output_value=None, batch_size=4)
     unpad(unpad(model))
@@ -178,7 +175,7 @@ def of_pairs(model: nn.Module) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert"])
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
 def test_pairs_keep_their_token_types(family: str, make: Callable) -> None:
     model = of_pairs(make(family))
     agrees(model, PAIRS)

@@ -41,19 +41,6 @@ def test_layers_one_by_one(family: str, compiled: tuple[int, ...]) -> None:
     torch.testing.assert_close(run(), plain)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["bert", pytest.param("llama", marks=pytest.mark.stress)])
-def test_one_graph(family: str) -> None:
-    model = tiny.make(family, (tiny.ENCODERS | tiny.DECODERS)[family], transformers.AutoModel, num_hidden_layers=1)
-    model.set_attn_implementation("uwaga")
-    ids, mask = tiny.tokens(3, 6), (torch.arange(6) < torch.tensor([6, 4, 1])[:, None]).long()
-    torch.compiler.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    with torch.no_grad():
-        result, plain = (run(input_ids=ids, attention_mask=mask)[0][mask.bool()] for run in (compiled, model))
-    torch.testing.assert_close(result, plain)
-
-
 def counting() -> tuple[Callable, list[int]]:
     """A backend that runs graphs as they are, and the number of nodes of each. `generate` copies its options: an object that
     counts would be another one there."""

@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers", minversion="5")
 import tiny_models as tiny  # noqa: E402
-from transformers.masking_utils import bidirectional_mask_function  # noqa: E402
 
 from uwaga._base import native  # noqa: E402
 from uwaga.integrations import pack_linear, register_with_transformers  # noqa: E402
 from uwaga.integrations.transformers.attention import uwaga_attention  # noqa: E402
-from uwaga.integrations.transformers.mask_plan import lazy_mask  # noqa: E402
 from uwaga.ops.attention.hooks import Asked, Proceed, hooked  # noqa: E402
 from uwaga.ops.ragged import Operand, Ragged  # noqa: E402
 
@@ -61,29 +59,23 @@ def counted(model: nn.Module) -> list[int]:
     return rows
 
 
-WITHOUT_A_WORD = {
-    "splinter": lambda wide: transformers.SplinterModel(transformers.SplinterConfig(**wide)),
-    "align": lambda wide: transformers.AlignTextModel(transformers.AlignTextConfig(**wide)),
-    "clap": lambda wide: transformers.ClapTextModel(transformers.ClapTextConfig(**wide)),
-}
-
-
-@pytest.mark.parametrize("side", ["none", "right"])
-@pytest.mark.parametrize("family", WITHOUT_A_WORD)
-def test_layers_that_do_not_say_whether_they_are_causal(family: str, side: str) -> None:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model = WITHOUT_A_WORD[family](sizes | {"vocab_size": 64}).eval()
-    model.set_attn_implementation("eager")
+def initialised(model: nn.Module) -> nn.Module:
+    model.eval().set_attn_implementation("eager")
     for weight in model.parameters():
         torch.nn.init.normal_(weight, 0.0, 0.3)
-    ids, mask = tiny.tokens(BATCH, LENGTH), mask_of(side)
+    return model
+
+
+def test_layers_that_do_not_say_whether_they_are_causal() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = initialised(transformers.SplinterModel(transformers.SplinterConfig(**sizes, vocab_size=64)))
+    ids, mask = tiny.tokens(BATCH, LENGTH), mask_of("right")
 
     def run(model: nn.Module) -> Tensor:
-        if model.dtype == torch.float64:  # some have no attention but this, whose mask of float64 serves whole batches
+        if model.dtype == torch.float64:  # it has no attention but this, whose mask of float64 serves whole batches
             model.set_attn_implementation("eager")
-        with torch.no_grad():
-            return model(ids, attention_mask=mask)[0][mask.bool()]
+        return states(ids, mask)(model)
 
     exact = copy.deepcopy(model).double()
     tiny.agrees(model, run, lambda: run(exact))
@@ -97,10 +89,7 @@ def test_cross_attention_without_a_mask() -> None:
         num_key_value_heads=2, cross_attention_layers=[1], pad_token_id=0,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = transformers.MllamaForCausalLM(config).eval()
-    model.set_attn_implementation("eager")
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight, 0.0, 0.3)
+    model = initialised(transformers.MllamaForCausalLM(config))
     ids, image = tiny.tokens(BATCH, LENGTH), torch.randn(BATCH, 7, 32)
 
     def run(model: nn.Module) -> Tensor:
@@ -178,8 +167,8 @@ def test_a_sequence_of_padding_alone_gives_finite_states() -> None:
 @pytest.mark.parametrize(
     ("family", "packed", "side"),
     [
-        ("bert", False, "right"), ("bert", True, "left"), ("roberta", True, "right"), ("electra", False, "left"),
-        ("modernbert", True, "right"), ("llama", False, "left"), ("llama", True, "right"), ("gemma3_text", False, "right"),
+        ("bert", False, "right"), ("bert", True, "left"), ("modernbert", True, "right"), ("llama", False, "left"),
+        ("gemma3_text", True, "right"),
     ],
 )  # fmt: skip
 def test_layers_between_attentions_see_no_padding(family: str, packed: bool, side: str) -> None:
@@ -220,14 +209,6 @@ def test_padding_of_another_sequence_of_the_same_length_says_nothing_of_the_quer
     }  # fmt: skip
 
 
-def test_padding_that_may_be_of_another_sequence_is_masked() -> None:
-    query, key, value = torch.randn(3, BATCH, 2, LENGTH, 4, generator=torch.Generator().manual_seed(0))
-    padding = mask_of("right").bool()
-    mask = lazy_mask(BATCH, LENGTH, LENGTH, mask_function=bidirectional_mask_function, attention_mask=padding)
-    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=padding[:, None, None])
-    torch.testing.assert_close(uwaga_attention(nn.Identity(), query, key, value, mask)[0], expected.transpose(1, 2))
-
-
 @pytest.mark.parametrize(
     ("family", "records", "hidden"), [("llama", False, (0, 0)), ("gpt2", True, (0, 0)), ("mistral", False, (2, 1))]
 )
@@ -260,7 +241,7 @@ def test_models_give_plain_tensors() -> None:
     assert made.last_hidden_state.is_contiguous()
 
 
-@pytest.mark.parametrize("family", ["bert", "llama", "modernbert"])
+@pytest.mark.parametrize("family", ["bert", "llama"])
 def test_the_states_of_every_layer(family: str) -> None:
     options = (tiny.ENCODERS | tiny.DECODERS)[family]
     model = tiny.make(family, options, AutoModel)
@@ -274,10 +255,9 @@ def test_the_states_of_every_layer(family: str) -> None:
     tiny.agrees(model, run)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype: torch.dtype) -> None:
+def test_half_precision() -> None:
     """Against float64 as everywhere; the same model, rounded first."""
-    model = tiny.make("bert", tiny.ENCODERS["bert"], AutoModel).to(dtype)
+    model = tiny.make("bert", tiny.ENCODERS["bert"], AutoModel).to(torch.bfloat16)
     tiny.agrees(model, states(tiny.tokens(BATCH, LENGTH), mask_of("right")))
 
 

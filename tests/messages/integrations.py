@@ -4,6 +4,7 @@ import copy
 import pickle
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from uwaga.integrations.sentence_transformers import unpad
 from uwaga.integrations.transformers import attention
 from uwaga.integrations.transformers.attention import uwaga_attention
 from uwaga.integrations.transformers.mask_plan import lazy_mask
+from uwaga.integrations.transformers.register import find_documents
 
 register_with_transformers()
 X = torch.zeros(1, 2, 4, 8)
