@@ -16,7 +16,7 @@ CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
 .PHONY: run messages error-messages test python-test fast stress attacks smoke timing nightly newest lock bench lint format setup interpret native-test \
 	front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate cross-test wheel wheels wheel-test wheel-pythons site \
-	notebooks workflows clients corpora gpu transformers-suite clean
+	notebooks workflows clients corpora gpu clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal didn't cross the street because it was too tired.
@@ -203,10 +203,6 @@ emulate: setup
 	print(*(level for level in ('avx512', 'avx512_bf16', 'amx') if level not in native.supported_levels()))")} && \
 	export UWAGA_LIBRARY=$(CURDIR)/build/emulate/libuwaga_native.so && \
 	$(call at_levels,tests/conformance tests/ops tests/maps)
-
-# transformers' own tests of models, from its source distribution, with sdpa and with this attention in place of it: which differ.
-transformers-suite: setup
-	python tests/integrations/transformers_suite.py build/transformers
 
 # On a GPU, with a PyTorch that is built for it: the conformance suites with operands on the GPU, models, recordings and training there, then
 # all its benchmarks, into a dated report of benchmarks/results/. Without one both end with the reason.

@@ -77,15 +77,10 @@ TWICE = b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "a": {"d
 # What the safetensors library refuses, in its own words.
 LYING = {
     "offsets beyond the file": headed(ONE, 4),
-    "bytes outside of all tensors": headed(ONE, 12),
     "overlapping weights": headed({"a": entry(0, 8), "b": entry(4, 12)}, 12),
     "a gap between weights": headed({"a": entry(0, 4), "b": entry(8, 12)}, 12),
-    "offsets that run backwards": headed({"a": entry(8, 0, 2)}),
-    "a shape larger than its bytes": headed({"a": entry(0, 8, 3)}),
     "a shape whose product overflows": headed({"a": entry(0, 8, 2**63, 2**63)}),
-    "a negative shape": headed({"a": entry(0, 8, -2)}),
     "an unknown dtype": headed({"a": entry(0, 8, 2, dtype="F99")}),
-    "a weight that is no object": headed({"a": 7}),
     "metadata that is no text": headed({"__metadata__": {"a": 1}} | ONE),
 }
 _UNSERVED = {
@@ -191,11 +186,6 @@ def zipped(
     """A file as torch.save makes them, with this pickle and one storage."""
     records = {"data.pkl": pickled_bytes, "byteorder": b"little", "data/0": data, "version": b"3\n"}
     return archive({f"archive/{name}": content for name, content in records.items()}, compression=compression)
-
-
-def dictionary(keys: Iterable[bytes]) -> bytes:
-    """The pickle of a dictionary with these keys, as opcodes, and None for each."""
-    return b"\x80\x02}(" + b"".join(key + b"N" for key in keys) + b"u."
 
 
 def tensor(storage: bytes, offset: bytes, shape: bytes, strides: bytes) -> bytes:
@@ -328,10 +318,10 @@ def described(**changes: object) -> Spoil:
     return spoil
 
 
-KEYS = [f"key{number}" for number in range(200_000)]
+_KEYS = [f"key{number}" for number in range(50_000)]
 _HUGE = dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size", "max_position_embeddings"), 2**28)
 CONFIGURATIONS = {
-    "a repeated key among many": configured(object_of([*KEYS[:50_000], KEYS[0]])),
+    "a repeated key among many": configured(object_of([*_KEYS, _KEYS[0]])),
     "deep": configured('{"a": ' + "[" * 150 + "]" * 150 + "}"),
     "objects": configured('{"a": [' + "{}," * 500_000 + "0]}"),
     "values": configured('{"a": [' + "0," * 2_000_000 + "0]}"),

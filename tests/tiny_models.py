@@ -123,29 +123,6 @@ def small(family: str) -> dict[str, float]:
     }
 
 
-def families() -> tuple[list[str], list[str], list[str]]:
-    """All encoders, decoders and pairs of these that offer a choice of attention, read tokens alone, and are small so."""
-    mapping = transformers.MODEL_MAPPING
-    of_pairs = transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
-    of_decoders = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
-    makers = (transformers.AutoModel, transformers.AutoModelForCausalLM, transformers.AutoModelForSeq2SeqLM)
-    result: tuple[list[str], list[str], list[str]] = ([], [], [])
-    for config in mapping:
-        is_decoder = config in of_decoders and config not in transformers.MODEL_FOR_MASKED_LM_MAPPING
-        kind = 2 if config in of_pairs else int(is_decoder)
-        try:
-            family, more = config.model_type, {"decoder_input_ids": tokens(1, 4)} if kind == 2 else {}
-            with torch.device("meta"):
-                model = makers[kind].from_config(transformers.AutoConfig.for_model(family, **SHARED | small(family)))
-            if not offers_a_choice(model) or sum(x.numel() for x in model.parameters()) > 2_000_000:
-                continue
-            make(family, small(family), makers[kind])(input_ids=tokens(1, 4), **more)
-        except Exception:  # noqa: BLE001  # whatever a family wants that is not said here
-            continue
-        result[kind].append(family)
-    return result
-
-
 def cached(model: torch.nn.Module, cache: object) -> dict[str, object]:
     """A cache as an argument: some models call it `cache` since transformers 5.24, and warn of the old name."""
     names = inspect.signature(model.forward).parameters

@@ -724,11 +724,9 @@ def _changed(value: object) -> Iterator[tuple[str, object]]:
 # The run
 
 
-def _cells(kind: Kind, path: Path, *, common_only: bool) -> Iterator[tuple[str, dict[str, Fault]]]:
+def _cells(kind: Kind, path: Path) -> Iterator[tuple[str, dict[str, Fault]]]:
     """The faults of a kind, those that are small several at once."""
     yield "common", COMMON
-    if common_only:
-        return
     if kind.faults == "json":
         others = _changed(json.loads(path.read_text()))
         yield "values", {name: _of_bytes(lambda _, value=value: json.dumps(value).encode()) for name, value in others}
@@ -796,10 +794,7 @@ def _try(kind: Kind, template: Path, cell: Path, file: Path, faults: dict[str, F
 
 
 def run(root: Path, only: list[str]) -> Iterator[dict[str, object]]:
-    """Every cell, or those of some kinds; "common": of all kinds, the faults that any file may have."""
-    common_only = only == ["common"]
-    if common_only:
-        only = []
+    """Every cell, or those of some kinds."""
     templates = {name: (kind, lambda folder, kind=kind: folder / kind.file) for name, kind in KINDS.items()}
     templates |= {f"prepared {name}": (kind, _of_prepared(name)) for name, kind in PREPARED.items()}
     cell = root / "cell"
@@ -818,7 +813,7 @@ def run(root: Path, only: list[str]) -> Iterator[dict[str, object]]:
         kind.make(cell)
         file = find(cell)
         shutil.copytree(cell, template)
-        for fault, faults in list(_cells(kind, file, common_only=common_only)):
+        for fault, faults in list(_cells(kind, file)):
             said, seconds, megabytes = _forked(_try(kind, template, cell, file, faults))
             yield {
                 "kind": name, "fault": fault, "count": len(faults), "said": said, "seconds": seconds, "megabytes": megabytes,

@@ -4,11 +4,9 @@ What each error says, and that it takes little memory, is in tests/messages/host
 """
 
 import resource
-import statistics
 import struct
-import time
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -19,10 +17,9 @@ import torch
 from hostile_checkpoints import pickled
 from safetensors.torch import load_file, save_file
 
-from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga.models import load
-from uwaga.models.checkpoints import torch_files, weight_files
+from uwaga.models.checkpoints import torch_files
 
 
 @pytest.fixture
@@ -34,18 +31,6 @@ def message(folder: Path) -> str:
     with pytest.raises(CheckpointError) as caught:
         load(folder)
     return str(caught.value)
-
-
-def times_as_long(one: Callable[[], object], other: Callable[[], object]) -> float:
-    """The processor's time of `one`, which may be refused, in that of `other`: medians of five, in turns."""
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for _ in range(5):
-        for value, call in zip(seconds, (one, other), strict=True):
-            begun = time.process_time()
-            with suppress(CheckpointError):
-                call()
-            value.append(time.process_time() - begun)
-    return statistics.median(seconds[0]) / statistics.median(seconds[1])
 
 
 @pytest.mark.parametrize("case", hostile.LYING)
@@ -100,36 +85,6 @@ def test_a_pickle_cut_anywhere_is_refused(folder: Path) -> None:
     for content in (*cuts, b"PK\x03\x04", b"\x80\x02."):
         path.write_bytes(content)
         assert message(folder).startswith(f"{path} cannot be read as weights: ")
-
-
-def read_times_as_long(folder: Path, one: bytes, other: bytes) -> float:
-    """The time of reading one pickle in that of another."""
-    paths = []
-    for name, content in (("one", one), ("other", other)):
-        (folder / name).mkdir()
-        paths.append(hostile.zipped(content)(folder / name))
-    return times_as_long(*(lambda path=path: torch_files.read(path) for path in paths))
-
-
-@pytest.mark.timing
-def test_integers_of_one_hash_as_keys_take_no_time(tmp_path: Path) -> None:
-    keys = {(n + 1) * (2**61 - 1): None for n in range(500)}
-    assert len(set(map(hash, keys))) == 1
-    many, one = (
-        hostile.dictionary(b"\x8a\x0a" + ((n + 1) * multiple).to_bytes(10, "little") for n in range(30_000))
-        for multiple in (1, 2**61 - 1)
-    )
-    assert read_times_as_long(tmp_path, one, many) < 10
-
-
-@pytest.mark.timing
-@pytest.mark.parametrize("case", hostile.PICKLES)
-def test_a_hostile_pickle_takes_no_longer_than_a_good_one(tmp_path: Path, case: str) -> None:
-    """Than a dictionary of as many bytes. It has two steps in six bytes, where one of them may have six: three times as many, and as
-    much again for the clock."""
-    content = hostile.PICKLES[case]
-    good = hostile.dictionary(b"J" + struct.pack("<i", n) for n in range(len(content) // 6))
-    assert read_times_as_long(tmp_path, content, good) < 6
 
 
 def test_the_pickle_is_that_of_the_archives_folder(tmp_path: Path) -> None:
@@ -255,18 +210,3 @@ def test_mutated_files_give_errors_or_what_torch_load_gives(tmp_path: Path) -> N
             (name, x.dtype, x.shape) for name, x in expected.items()
         ]
         assert all(torch.equal(bits(x), bits(expected[name])) for name, x in weights.items())
-
-
-@pytest.mark.timing
-def test_a_repeated_key_among_many_takes_little_longer_than_another() -> None:
-    """At most twice the time of the same keys without it."""
-    repeated, once = (
-        hostile.object_of(keys).encode() for keys in ([*hostile.KEYS, hostile.KEYS[-1]], [*hostile.KEYS, "another"])
-    )
-    ratio = times_as_long(lambda: untrusted.json_of(repeated, "a"), lambda: untrusted.json_of(once, "a"))
-    assert ratio < 2
-
-
-def test_finding_weights_reads_no_config(folder: Path) -> None:
-    (folder / "config.json").write_text("{")
-    assert len(weight_files.find(folder).stored) == len(load_file(folder / "model.safetensors"))

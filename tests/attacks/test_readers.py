@@ -51,13 +51,11 @@ OTHER_OPENERS = {
 NOT_IN_TABLE = {"uwaga.cli.generate:_text": "standard input", "uwaga.cli.view:_text_or_path": "standard input"}
 
 
-@pytest.fixture(scope="module", params=["common", "all"])
-def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """Of the faults that any file may have, or of all."""
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict:
     folder = tmp_path_factory.mktemp("readers")
-    run = [sys.executable, str(PROGRAM), str(folder), *(["common"] if request.param == "common" else [])]
     done = subprocess.run(
-        run,
+        [sys.executable, str(PROGRAM), str(folder)],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,

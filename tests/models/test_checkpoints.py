@@ -2,7 +2,6 @@
 test_families.py, and what is wrong with a directory in tests/messages."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -181,23 +180,6 @@ def test_a_transformer_that_was_saved_without_its_head_is_loaded_without_it(
     made = Transformer(config("uwaga-transformer", outputs=(), **(sizes | stacks | head)))
     save(made, tmp_path)
     assert replace(load(tmp_path).config, kept={}) == made.config
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_file_that_is_a_pipe_is_not_waited_for(folder: Path, name: str) -> None:
-    (folder / name).unlink()
-    os.mkfifo(folder / name)
-    with pytest.raises(CheckpointError, match="a named pipe"):
-        load(folder)
-
-
-def test_keys_that_are_not_understood_come_back_as_they_were(folder: Path, tmp_path: Path) -> None:
-    describe(folder, transformers_version="4.8.2", problem_type="regression")
-    save(load(folder), tmp_path / "again")
-    written = json.loads((tmp_path / "again" / "config.json").read_text())
-    assert written["transformers_version"] == "4.8.2"
-    assert written["problem_type"] == "regression"
 
 
 def test_weights_of_two_dtypes_or_that_are_no_numbers_are_read_where_that_is_asked_for(folder: Path) -> None:
