@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
-import uwaga.lessons.copyist as lesson
+import uwaga.lessons.steps.trained as lesson
 
 _STEPS, _BATCH, _RATE, _SEED = 4_000, 64, 3e-3, 0
-_OUTPUT = Path(lesson.__file__).with_name("copyist.safetensors")
+_OUTPUT = Path(lesson.__file__).parents[1] / "copyist.safetensors"
 
 
 def main() -> None:

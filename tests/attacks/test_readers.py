@@ -42,7 +42,6 @@ OTHER_OPENERS = {
     "uwaga.train.logger": "writes after untrusted.stat_regular",
     "uwaga.train.sources": "unpacks what was downloaded, bounded by LARGEST",
     "uwaga.viewer.page.bundle": "files of the package",
-    "uwaga.lessons.copyist": "a file of the package",
     "uwaga.lessons.page": "files of the package",
     "uwaga.lessons.steps.trained": "a file of the package",
     "uwaga.cli.terminal": "the null device, where the reader of a pipe has gone",

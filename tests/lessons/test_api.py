@@ -1,6 +1,8 @@
 """uwaga.lesson, and work_through, which gives the numbers without a page."""
 
+import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -21,12 +23,6 @@ def test_inputs_are_a_sentence_words_or_a_matrix() -> None:
     np.testing.assert_array_equal(worked["x"], x.numpy())
     assert worked.request["tokens"] == ["x1", "x2", "x3"]
     assert work_through(x.tolist(), tokens="one two three", heads=1).request["tokens"] == ["one", "two", "three"]
-
-
-def test_a_sentence_is_split_into_words_and_punctuation() -> None:
-    assert work_through("this is a pen.").request["tokens"] == ["this", "is", "a", "pen", "."]
-    np.testing.assert_array_equal(work_through("this is a pen.")["x"], work_through("this is a pen .")["x"])
-    assert work_through(["a pen", "."]).request["tokens"] == ["a pen", "."]
 
 
 def test_matrices_are_copies_by_their_names() -> None:
@@ -57,11 +53,10 @@ def test_in_a_notebook_the_lesson_is_a_widget(monkeypatch: pytest.MonkeyPatch) -
     pytest.importorskip("anywidget", reason="the extra `view` is not installed")
     from IPython.core.formatters import DisplayFormatter
 
-    monkeypatch.setattr("uwaga.viewer.api.in_notebook", lambda: True)
+    monkeypatch.setitem(sys.modules, "marimo", SimpleNamespace(running_in_notebook=lambda: True))
     with uwaga.lesson("my pen .") as worked:
         data, _ = DisplayFormatter().format(worked)
-        assert "application/vnd.jupyter.widget-view+json" in data
-        assert worked["x"].shape == (3, 4)
+    assert "application/vnd.jupyter.widget-view+json" in data
 
 
 def test_the_page_opens_with_the_given_inputs() -> None:

@@ -11,7 +11,6 @@ page         a step in the making: its texts and the matrices known so far
 texts        one file per language
 steps        one module per part of the lesson
 build        all steps in order
-copyist      a small encoder and decoder that were trained to copy
 ledger       what is wrong with crude attention, and what has removed it, measured
 question     what the reader is asked, with answers from the numbers
 worksheet    the six steps on paper

@@ -1,21 +1,100 @@
 """What training makes of the blocks: a decoder that copies, and one layer of a real model over a real sentence.
 
-Letters: H heads, N tokens read, S distinct words, K tokens of the stored sentence.
+Letters: H heads, N tokens read, T tokens written, M width, S signs or distinct words, K tokens of the stored sentence.
 """
 
 import functools
 import json
+import math
+from collections.abc import Sequence
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from safetensors.torch import load
+from torch import Tensor, nn
 
-from uwaga.lessons.copyist import HEADS, SIGNS, WIDTH, copy
+from uwaga.lessons.compute import dense, projected, scores
 from uwaga.lessons.document import Illustration, LessonStep, Section, shown
 from uwaga.lessons.example import START
 from uwaga.lessons.matrix import made
 from uwaga.lessons.page import Page
 from uwaga.lessons.question import largest, names_of, question, which_token
+from uwaga.maps.map import AttentionMap
+from uwaga.nn import Decoder, DecoderLayer, Encoder, LayerSpec, SinusoidalPositions
+from uwaga.ops.linear.api import linear
+from uwaga.ops.masks import Causal
+
+SIGNS, WIDTH, HEADS = 12, 16, 1
+_START = 0  # the sign before the first word
+
+
+class Copyist(nn.Module):
+    """One encoder block and one decoder block, pre-norm, with one embedding for what is read, what is written and the output.
+
+    `python recipes/lesson_copyist.py` trained it to copy, and wrote copyist.safetensors. A word is one of twelve signs, by its first
+    place in the sentence, so that any sentence of the lesson can be copied.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        spec = LayerSpec(d_model=WIDTH, num_heads=HEADS, d_ff=2 * WIDTH, norm="pre", activation="relu")
+        self.embedding = nn.Embedding(SIGNS + 1, WIDTH)
+        self.positions = SinusoidalPositions(WIDTH)
+        self.encoder, self.decoder = Encoder(spec, 1), Decoder(spec, 1)
+
+    def read(self, signs: Tensor) -> Tensor:
+        """Return the encoder's output (..., N, M) for signs (..., N)."""
+        memory = self.encoder(self.positions(self.embedding(signs)))
+        assert isinstance(memory, Tensor)
+        return memory
+
+    def write(self, signs: Tensor, memory: Tensor) -> Tensor:
+        """Return scores (..., T, S) of the sign that follows each of (..., T) signs; the first one is the start sign."""
+        output = self.decoder(self.positions(self.embedding(signs)), memory, mask=Causal())
+        logits = linear(output, self.embedding.weight)
+        assert isinstance(logits, Tensor)
+        return logits
+
+
+class Copied(NamedTuple):
+    """What the model wrote, and how."""
+
+    written: tuple[str, ...]  # N words, by the largest score at each place
+    words: tuple[str, ...]  # distinct, S of them
+    logits_NS: Tensor  # scores of the words after each prefix
+    scores_NN: Tensor  # of cross-attention, scaled: a row for each word written, a column for each word read
+    weights_NN: Tensor
+
+
+@functools.cache
+def trained() -> Copyist:
+    """Return the stored model."""
+    model = Copyist()
+    model.load_state_dict(
+        load(resources.files("uwaga.lessons").joinpath("copyist.safetensors").read_bytes()), strict=True
+    )
+    return model.eval()
+
+
+@torch.no_grad()
+def copy(tokens: Sequence[str]) -> Copied:
+    """Let the model read at most SIGNS tokens, and write as many words, each from those that it has written itself."""
+    model, words = trained(), tuple(dict.fromkeys(tokens))
+    memory = model.read(torch.tensor([words.index(token) + 1 for token in tokens]))
+    signs = [_START]
+    for _ in tokens:
+        logits = model.write(torch.tensor(signs), memory)[:, 1 : len(words) + 1]
+        signs.append(int(logits[-1].argmax()) + 1)
+    layer = model.decoder.layers[0]
+    assert isinstance(layer, DecoderLayer)
+    x = model.positions(model.embedding(torch.tensor(signs[:-1])))
+    attended = x + layer.attention(layer.attention_norm(x), mask=Causal())
+    queries, keys, _ = projected(layer.cross_attention, layer.cross_attention_norm(attended), memory)
+    scale = 1.0 / math.sqrt(layer.cross_attention.d_k)
+    weights = AttentionMap(queries, keys, scale=scale)
+    scores_NN = scores(queries, keys) * scale
+    return Copied(tuple(words[sign - 1] for sign in signs[1:]), words, logits, scores_NN, dense(weights))
 
 
 def copying(page: Page) -> LessonStep:
@@ -26,8 +105,8 @@ def copying(page: Page) -> LessonStep:
     rows = [f"{place + 1}: {word}" for place, word in enumerate(before)]
     columns = [f"{place + 1}: {word}" for place, word in enumerate(tokens)]
     scored = made(copied.scores_NN, rows, columns, page.stated("scores_are"))
-    scores = page.matrix("copy_scores", scored, width=WIDTH // HEADS)
-    weights = page.matrix("copy_weights", scores.softmax().by_library(copied.weights_NN))
+    scaled = page.matrix("copy_scores", scored, width=WIDTH // HEADS)
+    weights = page.matrix("copy_weights", scaled.softmax().by_library(copied.weights_NN))
     logits = page.matrix("copy_logits", made(copied.logits_NS, rows, copied.words, page.stated("logits_are")))
     chances = page.matrix("copy_next", logits.softmax())
     share = shown(weights.numbers.diagonal().mean())
@@ -41,7 +120,7 @@ def copying(page: Page) -> LessonStep:
     )
     i = min(2, n - 1)
     return page.step(
-        page.section("looks", scores, weights, findings=(diagonal,)),
+        page.section("looks", scaled, weights, findings=(diagonal,)),
         page.section("next", logits, chances, findings=(written,)),
         values={"most": SIGNS},
         pictures=(
