@@ -1,7 +1,5 @@
 """Every benchmark runs, on sizes too small to tell anything."""
 
-import importlib
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -15,28 +13,19 @@ pytestmark = pytest.mark.slow
 PARTS = ("harness", "tree_calls")
 PROGRAMS = sorted(path for path in (Path(__file__).parents[2] / "benchmarks").glob("*.py") if path.stem not in PARTS)
 
-
-# These measure memory in processes of their own, one a row. One of them starts such processes; for the others forks of this one do.
-FORKED = ("cache_study", "encode_memory", "maps_against_eager", "memory")
-
-
-def in_a_fork(chosen: object, *arguments: str) -> list[str]:
-    """As harness.in_a_process, without importing torch again."""
-    path = Path(sys.argv[0])
-    start = f"import runpy, sys; sys.path.insert(0, {str(path.parent)!r}); runpy.run_path({str(path)!r}, run_name='__main__')"
-    return forked.run(start, "--threads", "1", "--one", *arguments).split()
+RUN = """
+import runpy, sys
+from pathlib import Path
+sys.argv = sys.argv[1:]
+sys.path.insert(0, str(Path(sys.argv[0]).parent))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 @pytest.mark.stress
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
-def test_runs(program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """In this process: most of a process of its own would be the import of torch and transformers."""
-    monkeypatch.setattr(sys, "argv", [str(program), "--quick", "--dtype", "float32"])
-    monkeypatch.syspath_prepend(program.parent)
-    if program.stem in FORKED:
-        monkeypatch.setattr(importlib.import_module("harness"), "in_a_process", in_a_fork)
-    runpy.run_path(str(program), run_name="__main__")
-    lines = capsys.readouterr().out.splitlines()
+def test_runs(program: Path) -> None:
+    lines = forked.run(RUN, program, "--quick", "--dtype", "float32").splitlines()
     assert lines[0].startswith("## ")
     table = [line for line in lines if line.startswith("| ")]
     assert len(table) > 2

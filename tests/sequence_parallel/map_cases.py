@@ -6,8 +6,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import ragged_cases
-import sequence_cases
 import torch
 from torch import Tensor
 
@@ -15,14 +13,11 @@ import uwaga
 
 Statistics = dict[str, list[Tensor]]
 # Calls of `attend`: dense ones, and ("ragged", name).
-ATTENDED = [
-    *(name for name in sequence_cases.CASES if name != "without softmax"),
-    *(("ragged", name) for name in ragged_cases.CASES if name != "without softmax"),
-]
-GATE_OF_ATTENDED = {
-    "many blocks", "a window of many blocks", "three key heads", "a start per sequence", "cross", "bfloat16", "no tokens",
-    ("ragged", "short rows"), ("ragged", "starts"), ("ragged", "dropout"), ("ragged", "no rows"),
-}  # fmt: skip
+ATTENDED = (
+    "many blocks", "three key heads", "a start per sequence", "cross", "no tokens", ("ragged", "starts"), ("ragged", "dropout"),
+    ("ragged", "no rows"),
+)  # fmt: skip
+GATE_OF_ATTENDED = {"three key heads", "cross", ("ragged", "starts"), ("ragged", "dropout")}
 
 
 def of_queries(m: Any, keys: int) -> Statistics:

@@ -43,11 +43,11 @@ def test_statistics_have_the_bits_of_one_process(name: str, size: int, result: C
             check_equal([each], map_cases.of_all(m, queries, keys), lambda only: only[0])
 
 
-@by_cases(ragged_cases.CASES_OF_MAPS, ragged_cases.GATE, SIZES, 2)
+@by_cases(ragged_cases.CASES_OF_MAPS, ragged_cases.GATE_OF_MAPS, SIZES, 2)
 def test_statistics_of_ragged_batches(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
     call = ragged_cases.CASES[name]()
     m = uwaga.AttentionMap(call.query, call.key, **call.options, impl="cpu")
-    job = job_of("ragged_maps", name, ragged_cases.GATE)
+    job = job_of("ragged_maps", name, ragged_cases.GATE_OF_MAPS)
     of_queries, of_keys = zip(*(of_rank[name] for of_rank in result(f"{job}:{size}")), strict=True)
     assert len(of_keys) == size
     with torch.no_grad():

@@ -1,18 +1,13 @@
 """What can be seen in one process: what the graph holds, and what is told where nobody answers."""
 
-import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from waiting import HANG
 
 import uwaga
-from uwaga.sequence_parallel.exchange import Group, ProcessGroupError
 
 
 @pytest.fixture(autouse=True)
@@ -62,26 +57,3 @@ def test_a_query_with_distances_and_without_keys() -> None:
     assert not output.any()
     assert [x.shape for x in gradients] == [query.shape, key.shape, table.shape]
     assert not any(x.any() for x in gradients)
-
-
-def test_a_store_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The group's store is in a process that is stopped: who failed is named without it, and it is not waited for again."""
-    asked, is_over = [], threading.Event()
-
-    def check(keys: list[str]) -> None:
-        asked.append(keys)
-        assert is_over.wait(HANG), "the store was waited for"
-
-    def closed(*_: object) -> None:
-        raise RuntimeError("connection closed")
-
-    for name in ("isend", "irecv"):
-        monkeypatch.setattr(dist, name, closed)
-    monkeypatch.setattr(dist, "get_global_rank", lambda _, rank: rank)
-    monkeypatch.setattr("uwaga.sequence_parallel.exchange.LATEST", (0.1, 0.1))
-    store = SimpleNamespace(get_group_store=lambda: SimpleNamespace(check=check))
-    group = Group(cast("Any", store), 0, 3)
-    with pytest.raises(ProcessGroupError, match=r"ranks 1, 2 ended or did not answer .*connection closed"):
-        group.headers("call 1", [1])
-    is_over.set()
-    assert len(asked) == 1

@@ -34,16 +34,6 @@ def test_pieces_and_blocks_cover_everything_once(size: int, count: int) -> None:
     assert {x.rank for x in plan.pieces} <= set(range(size))
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 8])
-def test_causal_work_is_even_in_pairs_and_in_rows(size: int) -> None:
-    count = 2 * size * 192 * 10
-    plan = make_plan(causal, count, count, STEPS, size)
-    assert [x.rank for x in plan.pieces] == [*range(size), *reversed(range(size))] * (len(plan.pieces) // (2 * size))
-    work = work_of_ranks(plan, size)
-    assert max(work) < 1.01 * min(work)
-    assert {sum(last - first for first, last in rows) for rows in plan.intervals(size)} == {count // size}
-
-
 def test_one_long_document_is_divided_among_all() -> None:
     """Rows of 30,000 tokens that see one another, and 10,000 that see 100 each."""
 

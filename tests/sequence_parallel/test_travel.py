@@ -24,15 +24,10 @@ class Post:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.waiting: Any = defaultdict(deque)
-        self.on_their_way: dict[int, int] = defaultdict(int)  # rows that a process has sent and that nobody has taken
-        self.most = 0
 
     def put(self, kind: str, sender: int, receiver: int, tag: int, tensor: Tensor) -> Any:
         done = threading.Event()
         with self.lock:
-            if kind == "send":
-                self.on_their_way[sender] += len(tensor)
-                self.most = max(self.most, self.on_their_way[sender])
             others = self.waiting["receive" if kind == "send" else "send", sender, receiver, tag]
             if not others:
                 self.waiting[kind, sender, receiver, tag].append((tensor, done))
@@ -40,7 +35,6 @@ class Post:
             other, also_done = others.popleft()
             source, target = (tensor, other) if kind == "send" else (other, tensor)
             target.copy_(source)
-            self.on_their_way[sender] -= len(tensor)
             also_done.set()
             done.set()
         return done
@@ -123,21 +117,3 @@ def test_every_block_arrives(seed: int) -> None:
 
     with ThreadPoolExecutor(size) as threads:
         list(threads.map(run, range(size)))
-
-
-def test_few_blocks_are_on_their_way() -> None:
-    """Of a process that has 40 and is faster than the next one."""
-    blocks = tuple(pairwise(range(81)))
-    plan = Plan((Piece((0, 1), 0), Piece((1, 2), 1)), blocks, ((1,) * 80,) * 2)
-    post, held = Post(), [[(0, 40)], [(40, 80)]]
-    x = torch.arange(80.0)[:, None]
-
-    def run(rank: int) -> None:
-        division: Any = SimpleNamespace(group=SimpleNamespace(rank=rank, size=2, post=post), number=1)
-        for n, _ in enumerate(ring.travel(division, plan, "blocks", [[x[held[rank][0][0] : held[rank][0][1]]]], held)):
-            if rank == 1 and n < 5:
-                threading.Event().wait(0.05)
-
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(run, range(2)))
-    assert post.most <= 3
