@@ -27,12 +27,6 @@ def report() -> dict[str, dict[str, str]]:
     return findings()
 
 
-def test_tells_versions_and_machine(report: dict[str, dict[str, str]]) -> None:
-    assert report["versions/uwaga"]["value"] == uwaga.__version__
-    assert report["versions/torch"]["value"] == torch.__version__
-    assert report["machine/processor"]["status"] == "ok"
-
-
 @pytest.mark.skipif(native.reason_unavailable() is not None, reason="no native library here")
 def test_tells_what_the_kernels_run_on(report: dict[str, dict[str, str]]) -> None:
     assert report["kernels/native library"]["value"] == str(native.library().path)
@@ -41,7 +35,10 @@ def test_tells_what_the_kernels_run_on(report: dict[str, dict[str, str]]) -> Non
     assert report["kernels/thread pool"]["why"] == native.library().why_threads
 
 
-def test_tells_extras_models_and_caches(report: dict[str, dict[str, str]]) -> None:
+def test_tells_versions_extras_and_models(report: dict[str, dict[str, str]]) -> None:
+    assert report["versions/uwaga"]["value"] == uwaga.__version__
+    assert report["versions/torch"]["value"] == torch.__version__
+    assert report["machine/processor"]["status"] == "ok"
     assert Path(report["models/bard"]["value"]).joinpath("config.json").is_file()
     declared = importlib.metadata.requires("uwaga") or []
     for distribution, (package, extra, _) in doctor.OPTIONAL.items():
@@ -72,22 +69,18 @@ def _forget() -> None:
     processors.forget()
 
 
-def test_tells_the_engine_of_the_linear_map_and_its_speed(profile_path: Path) -> None:
-    engine_profile.write(profile_path, {"linear": {"float32": {"torch": {"384": 1.0}}}}, threads=1)
-    linear = findings()["engines/linear float32"]
+def test_tells_which_engine_profile_is_used_and_the_speed_of_the_linear_map(profile_path: Path) -> None:
+    orders = {"linear": {"float32": {"torch": {"384": 1.0}}}, "attention": {"float32": {"torch": {"128": 1.0}}}}
+    engine_profile.write(profile_path, orders, threads=1)
+    report = findings()
+    assert report["engines/profile"]["value"] == str(profile_path)
+    assert report["engines/profile"]["why"].endswith(", by `uwaga bench --save`")
+    assert report["engines/attention float32"]["value"] == "torch"
+    linear = report["engines/linear float32"]
     value = re.fullmatch(r"torch, (\d+) GFLOP/s( of a float32 peak of (\d+))?", linear["value"])
     assert value
     assert (value[2] is None) is (native.reason_unavailable() is not None)
-    why = f"({profile_path}); a row may have other bits in another batch"
     keeps = ": UWAGA_LINEAR=cpu keeps them"
     if value[2] is None:
         keeps = ", and the native kernels, which keep them, cannot serve this call"
-    assert linear["why"].endswith(why + keeps)
-
-
-def test_tells_which_engine_profile_is_used_or_why_not(profile_path: Path) -> None:
-    engine_profile.write(profile_path, {"attention": {"float32": {"torch": {"128": 1.0}}}}, threads=1)
-    result = findings()
-    assert result["engines/profile"]["value"] == str(profile_path)
-    assert result["engines/profile"]["why"].endswith(", by `uwaga bench --save`")
-    assert result["engines/attention float32"]["value"] == "torch"
+    assert linear["why"].endswith(f"({profile_path}); a row may have other bits in another batch{keeps}")

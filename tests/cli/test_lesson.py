@@ -1,8 +1,5 @@
 """`uwaga lesson`: tables in the terminal; served, it is tested in the browser."""
 
-import fcntl
-import os
-import socket
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -39,8 +36,11 @@ def test_plain_prints_the_six_steps_in_order_and_their_numbers() -> None:
 
 
 def test_all_prints_every_step_with_tables() -> None:
-    status, out, _ = run("--all", "a pen .", "--heads", "4")
+    status, out, _ = run("--all", "a pen .", "--heads", "4", "--query", "2", "--unscaled")
     assert status == 0
+    assert "Values by their weights, for one" in " ".join(out.split())  # the title of a narrow table is wrapped
+    assert "(pen)" in out
+    assert "Scores, not scaled" in out
     for title in (
         "Crude attention: X Xᵀ X",
         "Masks: which keys a query sees",
@@ -52,14 +52,6 @@ def test_all_prints_every_step_with_tables() -> None:
     assert "“a” sees nothing: the weights sum to 0 and the output is zeros." in out
 
 
-def test_another_sentence_another_query_and_no_scaling() -> None:
-    status, out, _ = run("--plain", "the pen writes", "--query", "2", "--unscaled")
-    assert status == 0
-    assert "Values by their weights, for one" in " ".join(out.split())  # the title of a narrow table is wrapped
-    assert "(pen)" in out
-    assert "Scores, not scaled" in out
-
-
 def test_save_writes_one_file_and_opens_nothing(tmp_path: Path) -> None:
     path = tmp_path / "lesson.html"
     status, out, err = run("a pen .", "--save", str(path))
@@ -68,25 +60,6 @@ def test_save_writes_one_file_and_opens_nothing(tmp_path: Path) -> None:
     html = path.read_text(encoding="utf-8")
     assert "data-uwaga-saved" in html
     assert len(html) < 1_200_000
-
-
-def test_a_worksheet_into_a_pipe_is_that_alone_and_a_socket_is_told(tmp_path: Path) -> None:
-    pipe, path = tmp_path / "pipe", tmp_path / "socket"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDWR)  # both ends, and room for more than the page has
-    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 2**20)
-    try:
-        assert run("a pen .", "--worksheet", str(pipe)) == (0, "", "")
-        written = os.read(reader, 2**20)
-        assert written.startswith(b"<!doctype")
-        assert b"Solutions" in written
-    finally:
-        os.close(reader)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        status, out, err = run("a pen .", "--worksheet", str(path))
-    assert (status, out) == (1, "")
-    assert err.endswith("it is a socket, not a file\n")
 
 
 def test_a_terminal_does_not_obey_words() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import forked
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from uwaga._base import env
-from uwaga._base.errors import CheckpointError
 from uwaga.cli import app
-from uwaga.models.checkpoints import directories
+from uwaga.cli.terminal import ending
 
 # Commands that write to standard output.
 WRITERS = [
@@ -48,6 +48,7 @@ import json, sys
 sys.modules["torch"] = None
 from typer.testing import CliRunner
 from uwaga.cli import app
+from uwaga.cli.terminal import ending
 results = [CliRunner().invoke(app, line.split()) for line in json.load(sys.stdin)]
 print(json.dumps([(each.exit_code, each.stdout, each.stderr) for each in results]))
 """
@@ -85,24 +86,6 @@ def test_threads_of_a_command_sleep_while_they_wait() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in env.WAITING}
     done = subprocess.run([sys.executable, "-c", POLICY], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[1:] == ["passive False"]
-
-
-def test_a_model_that_is_spelled_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    def offline(*_: object, **__: object) -> None:
-        raise OSError("there is no network")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
-    rule = "is not a directory, and cannot be downloaded from the hub"
-    for name, more in {
-        "minlm": "; did you mean minilm?\n",
-        "Speler": "; did you mean speller?\n",
-        "gpt2": "; give a directory, or one of bard, copyist, minilm, speller\n",
-    }.items():
-        with pytest.raises(CheckpointError) as error:
-            directories.find(name, None)
-        assert str(error.value) == f"{name} {rule}{more}there is no network"
 
 
 @pytest.fixture(scope="module")
@@ -147,19 +130,7 @@ def command(arguments: list[str], database: tuple[Path, Path], first: str = "") 
     return forked.Program(program, *(names.get(argument, argument) for argument in arguments))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "where", "said"),
-    [
-        (["view", "cat", "--model", "speller"], "uwaga.viewer.texts.run_text", "view: stopped"),
-        (["generate", "Once"], "uwaga.models.generating.generate", "generate: interrupted"),
-    ],
-)
-def test_an_interrupt_ends_quietly(
-    arguments: list[str], where: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
+def test_an_interrupt_ends_quietly(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, ending("generate"):
         raise KeyboardInterrupt
-
-    monkeypatch.setattr(where, interrupted)
-    result = CliRunner().invoke(app, arguments)
-    assert (result.exit_code, result.stderr) == (130, f"\nuwaga {said}\n")
+    assert (ended.value.exit_code, capsys.readouterr().err) == (130, "\nuwaga generate: interrupted\n")

@@ -1,6 +1,5 @@
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -8,54 +7,6 @@ from typer.testing import CliRunner
 
 import uwaga
 from uwaga.cli import EXAMPLES, app
-from uwaga.ops import engine_profile
-
-
-def test_bench_prints_a_row_for_each_question() -> None:
-    result = CliRunner().invoke(app, ["bench", "--tiny", "--seconds", "0"], env={"COLUMNS": "160"})
-    assert result.exit_code == 0, result.output
-    for what in (
-        "forward",
-        "causal",
-        "with backward",
-        "ragged",
-        "decode",
-        "linear map",
-        "onednn",
-        "8 x 16 to 32 bfloat16",
-    ):
-        assert what in result.stdout
-
-
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
-    return tmp_path / "data"
-
-
-def test_bench_saves_which_engine_is_fastest(data: Path) -> None:
-    result = CliRunner().invoke(app, ["bench", "--save", "--tiny", "--seconds", "0"], env={"COLUMNS": "160"})
-    assert result.exit_code == 0, result.output
-    profile = engine_profile.read(data / "engines.json")
-    assert profile is not None
-    for operation, orders in profile.orders.items():
-        for dtype, engines in orders.items():
-            assert f"{operation}" in result.stdout
-            assert f"{dtype}" in result.stdout
-            assert " > ".join(engines) in result.stdout
-    for operation in ("attention", "linear"):
-        assert profile.orders[operation].keys() == set(engine_profile.DTYPES)
-    assert f"Saved in {data / 'engines.json'}. Choices follow it from the next process on" in result.stdout
-    assert "UWAGA_PROFILE is 0, so that the file is ignored." in result.stdout
-
-
-def test_bench_says_where_it_cannot_save(data: Path) -> None:
-    data.write_text("a file, not a folder")
-    result = CliRunner().invoke(app, ["bench", "--save", "--tiny", "--seconds", "0"])
-    assert (result.exit_code, result.stderr) == (
-        1,
-        f"uwaga bench: {data / 'engines.json'}: cannot be written: File exists\n",
-    )
 
 
 def shown(*arguments: str) -> str:

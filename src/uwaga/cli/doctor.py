@@ -7,12 +7,12 @@ import importlib.util
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -21,6 +21,9 @@ from uwaga._base.errors import CheckpointError
 from uwaga._base.install import torch_command
 from uwaga.cli import machine
 from uwaga.cli.terminal import echo_json, fail
+
+if TYPE_CHECKING:
+    from uwaga.sequence_parallel import Process
 
 Status = Literal["ok", "note", "missing"]
 
@@ -83,13 +86,12 @@ def examine() -> Iterator[Finding]:
     yield Finding("machine", "processor", f"{machine.processor()}, {usable} usable")
     if any(version.name == "torch" and version.status == "missing" for version in versions):
         return  # all else computes with it
-    caches = list(_caches())  # before the check of a bundled model remembers its digest there
-    topics = {
-        "kernels": _native(), "threads": _threads(), "engines": _engines(), "devices": _devices(), "extras": _optional(),
-        "models": _models(), "caches": caches, "environment": _environment(),
-    }  # fmt: skip
-    for topic, found in topics.items():
-        yield from (Finding(topic, *finding) for finding in found)
+    for topic in TOPICS:
+        yield from findings_of(topic)
+
+
+def findings_of(topic: str) -> list[Finding]:
+    return [Finding(topic, *finding) for finding in TOPICS[topic]()]
 
 
 def _processes() -> Found:
@@ -110,6 +112,11 @@ def _processes() -> Found:
         result = sequence_parallel.doctor()
     except (RuntimeError, ValueError) as error:  # the store of torchrun is out of reach, or a process has ended
         fail("doctor", str(error))
+    yield from process_findings(result)
+    dist.destroy_process_group()
+
+
+def process_findings(result: Sequence["Process"]) -> Found:
     for process in result:
         speed = f", {process.megabytes_per_second:,.0f} MB/s to and from rank 0" if process.rank else ""
         value = f"{process.host}, process {process.pid}, {process.backend}, {process.level}, {process.threads} threads{speed}"
@@ -120,7 +127,6 @@ def _processes() -> Found:
         if len(others) > 1:
             why += f": instruction sets differ ({', '.join(others)}); set UWAGA_LEVEL to one that all have"
         yield f"rank {process.rank}", value, "missing", why
-    dist.destroy_process_group()
 
 
 def _versions() -> Found:
@@ -234,26 +240,29 @@ def _linear() -> Found:
 def _devices() -> Found:
     import torch
 
-    if torch.cuda.is_available():
-        from uwaga.ops.attention.engines import flex
+    from uwaga.ops.attention.engines import flex
 
-        for index in range(torch.cuda.device_count()):
-            result = torch.cuda.get_device_properties(index)
-            capability = f"compute capability {result.major}.{result.minor}"
-            value = f"{result.name}, {result.total_memory / 2**30:.0f} GiB, {capability}"
-            why = "experimental: uwaga was run on one GPU so far, an H100 (docs/contributors/gpu.md)"
-            if result.major < 8:  # they emulate it
-                why += "; it has no arithmetic in bfloat16, float16 is fast"
-            yield f"cuda:{index}", value, "note", why
-        if (missing := flex.why_not_on_cuda()) is None:
-            yield "FlexAttention", "compiled by Triton"
-        else:
-            yield "FlexAttention", "none", "missing", f"{missing}; without it masks and biases become matrices"
-    else:
+    cards = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    yield from device_findings(cards, flex.why_not_on_cuda() if cards else None, torch.version.cuda)
+
+
+def device_findings(cards: Sequence[Any], why_no_flex: str | None, cuda: str | None) -> Found:
+    """Yield findings about GPUs, with PyTorch's description of each. cuda: the version that PyTorch was built with."""
+    for index, card in enumerate(cards):
+        value = f"{card.name}, {card.total_memory / 2**30:.0f} GiB, compute capability {card.major}.{card.minor}"
+        why = "experimental: uwaga was run on one GPU so far, an H100 (docs/contributors/gpu.md)"
+        if card.major < 8:  # they emulate it
+            why += "; it has no arithmetic in bfloat16, float16 is fast"
+        yield f"cuda:{index}", value, "note", why
+    if not cards:
         why = "PyTorch sees no CUDA device; everything here works without one"
-        if torch.version.cuda is not None:
+        if cuda is not None:
             why += f"; this PyTorch has gigabytes of CUDA, and the one without: {torch_command()} --force-reinstall"
         yield "cuda", "none", "ok", why
+    elif why_no_flex is None:
+        yield "FlexAttention", "compiled by Triton"
+    else:
+        yield "FlexAttention", "none", "missing", f"{why_no_flex}; without it masks and biases become matrices"
 
 
 def _optional() -> Found:
@@ -317,6 +326,13 @@ def _environment() -> Found:
     for name in ("OMP_NUM_THREADS", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
         if name in os.environ:
             yield name, os.environ[name], "ok", "read by OpenMP"
+
+
+# In the order in which they are shown. The check of a bundled model remembers its digest in the folder of caches.
+TOPICS: Mapping[str, Callable[[], Found]] = {
+    "kernels": _native, "threads": _threads, "engines": _engines, "devices": _devices, "extras": _optional, "caches": _caches,
+    "models": _models, "environment": _environment,
+}  # fmt: skip
 
 
 def _show(findings: list[Finding]) -> None:
