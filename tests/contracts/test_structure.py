@@ -71,10 +71,6 @@ def test_no_variable_has_a_name_that_says_nothing(root: Path) -> None:
     assert found == set()
 
 
-
-
-
-
 def test_native_code_knows_neither_python_nor_pytorch(root: Path) -> None:
     for source in (root / "native").rglob("*"):
         if source.suffix in {".h", ".cc", ".cpp"}:
