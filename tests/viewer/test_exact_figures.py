@@ -106,30 +106,26 @@ def test_only_a_text_with_a_pronoun_has_heads_that_follow_one(text: str, pronoun
         assert [[labels[at] for at in each["link"][:2]] for each in found if each] == [["it", "animal"]]
 
 
-@pytest.mark.parametrize(("model", "kind"), [("minilm", "encoder"), ("copyist", "decoder"), ("speller", "cross")])
-def test_a_page_opens_on_what_is_written(model: str, kind: str) -> None:
-    runner = runner_of(model)
-    service = ViewService(runner.run(RunRequest("attention")), runner=runner)
-    start = {"side": "0", "kind": kind, "layer": 0, "head": 0, "merge": "tokens"}
-    assert service.answer({"request": "about"}).meta["start"] == start
-
-
 @pytest.mark.parametrize(
-    ("model", "text", "merge"),
+    ("model", "text", "kind", "merge"),
     [
-        *((model, SENTENCE[:60], "words") for model in ("minilm", "copyist", "bard")),
-        ("minilm", "attention", "tokens"),
-        ("bard", SENTENCE * 4, "tokens"),
+        ("minilm", SENTENCE[:60], "encoder", "words"),
+        ("copyist", SENTENCE[:60], "decoder", "words"),
+        ("minilm", "attention", "encoder", "tokens"),
+        ("speller", "attention", "cross", "tokens"),
+        ("bard", SENTENCE * 4, "decoder", "tokens"),
     ],
 )
-def test_a_short_text_is_read_in_words(model: str, text: str, merge: str) -> None:
+def test_a_page_opens_on_what_is_written_and_a_short_text_is_read_in_words(
+    model: str, text: str, kind: str, merge: str
+) -> None:
     runner = runner_of(model)
     service = ViewService(runner.run(RunRequest(text)), runner=runner)
-    start = service.answer({"request": "about"}).meta["start"]
-    assert start["merge"] == merge
+    start = {"side": "0", "kind": kind, "layer": 0, "head": 0, "merge": merge}
+    assert service.answer({"request": "about"}).meta["start"] == start
     if merge == "words":
         # Each cell of a small map is the exact weight between two words, which the arcs are drawn from.
-        where = {"side": "0", "kind": start["kind"], "layer": 0, "merge": merge, "specials": "show"}
+        where = {"side": "0", "kind": kind, "layer": 0, "merge": merge, "specials": "show"}
         cells = complete(service, request="overview", pooling="sum", **where).arrays[0]
         for query in range(cells.shape[1]):
             row = service.answer({"request": "row", "head": 1, "query": query, **where}).arrays[0]

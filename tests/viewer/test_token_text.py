@@ -106,16 +106,6 @@ def test_no_letter_is_lost_or_shown_twice(text: str) -> None:
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 
 
-def test_a_decoder_reads_a_start_token_first() -> None:
-    source = written("a b", byte_pairs(), ["<pad>", "a", "Ġ"])
-    assert source is not None
-    assert token_text(["<pad>", "a", "Ġ"], source).labels[:2] == ["<pad>", "a"]
-
-
-def test_a_text_that_gave_other_tokens_has_no_source() -> None:
-    assert written("a b", byte_pairs(), ["a", "x", "b", "c"]) is None
-
-
 @pytest.mark.parametrize("kept", [1, 4, 8])
 def test_a_text_that_was_cut_short_is_shown_as_it_was_written(kept: int) -> None:
     tokenizer = word_pieces()
@@ -132,6 +122,7 @@ def test_a_text_that_was_cut_short_is_shown_as_it_was_written(kept: int) -> None
     assert labels[1] == "The"
     assert labels[-1] == "[SEP]"
     assert written(TEXT, tokenizer, [*whole.tokens[: 1 + kept], "the", "[SEP]"]) is None
+    assert written("a b", byte_pairs(), ["a", "x", "b", "c"]) is None
     # What a decoder reads: a start token, and the beginning of its tokens.
     read = written(TEXT, tokenizer, ["<s>", *whole.tokens[: 1 + kept]])
     assert read is not None

@@ -37,7 +37,7 @@ def browser() -> Any:
     if not _started:
         _path()  # where there is none, nothing is to be closed
         running = _to_close.enter_context(playwright.sync_playwright())
-        _started.append(_start(running.chromium))
+        _started.append(running.chromium.launch(executable_path=_path(), args=[*_PLAIN, *_WEBGL]))
         _to_close.callback(_started[0].close)
     return _started[0]
 
@@ -61,18 +61,6 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
 def pytest_sessionfinish() -> None:
     """Close the browser of a session that ends at its first failure."""
     _close()
-
-
-@pytest.fixture(scope="module")
-def browser_with_bars(browser: Any) -> Iterator[Any]:
-    """The same with scroll bars, which take their width from the page."""
-    started = _start(browser.browser_type, ignore_default_args=["--hide-scrollbars"])
-    yield started
-    started.close()
-
-
-def _start(kind: Any, **options: Any) -> Any:
-    return kind.launch(executable_path=_path(), args=[*_PLAIN, *_WEBGL], **options)
 
 
 def _path() -> str:

@@ -15,11 +15,6 @@ TIRED = "The animal didn't cross the street because it was too tired."
 LONG = f"{TIRED} The keeper of the house saw it, and she waited until it had slept. " * 8
 
 
-@pytest.fixture(scope="module")
-def browser(browser_with_bars: Any) -> Any:
-    return browser_with_bars
-
-
 @pytest.fixture
 def saved(tmp_path: Path) -> str:
     with uwaga.lesson(browser=False, block=False) as lesson:

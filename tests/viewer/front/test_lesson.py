@@ -15,9 +15,6 @@ from written import number_of
 import uwaga
 from uwaga._base.languages import LANGUAGES
 from uwaga.viewer.lesson import Lesson, work_through
-from uwaga.viewer.page.snapshot import save_snapshot
-from uwaga.viewer.service import ViewService
-from uwaga.viewer.shown import View
 
 pytestmark = pytest.mark.slow
 
@@ -427,10 +424,11 @@ def test_steps_are_printed_on_white_with_their_numbers_and_without_controls(work
     assert page.locator(".lesson-page").count() == 1
 
 
-def test_the_lesson_of_a_text_is_loaded_when_it_is_opened(
-    serve: Serve, make_maps: MakeMaps, open_page: Open, tmp_path: Path
+def test_the_lesson_of_a_text_is_loaded_when_it_is_opened_and_a_page_saved_there_calculates_an_edit(
+    worked: Lesson, serve: Serve, make_maps: MakeMaps, open_page: Open, tmp_path: Path
 ) -> None:
-    """With its script and with the page's state; a file saved there has it; a step opens the head that it suggests."""
+    """With its script and with the page's state; a step opens the head that it suggests. In a file what follows from a number by a rule
+    is shown, and what does not is hidden, until the numbers are reset; typing goes on in the same field."""
     maps = make_maps(11)
     page = open_page(serve(maps).address + "&layer=1")
     loaded = "() => [...document.querySelectorAll('link[rel=stylesheet], script[src]')].map((one) => one.href ?? one.src).map((one) => one.split('/').pop())"
@@ -443,7 +441,6 @@ def test_the_lesson_of_a_text_is_loaded_when_it_is_opened(
     with page.expect_download() as download:
         page.keyboard.press("Shift+G")
     download.value.save_as(tmp_path / "page.html")
-    assert "// lesson/view.js" in (tmp_path / "page.html").read_text(encoding="utf-8")
     go(page, "Masks")
     page.wait_for_function("() => document.querySelector('.lesson-open')?.disabled === false")
     scores = {
@@ -458,12 +455,6 @@ def test_the_lesson_of_a_text_is_loaded_when_it_is_opened(
     page.wait_for_function(
         "([a, b]) => location.hash.includes('tab=explore') && location.hash.includes(`layer=${a}`)", arg=[layer, head]
     )
-
-
-def test_a_saved_page_calculates_an_edit(worked: Lesson, make_maps: MakeMaps, open_page: Open, tmp_path: Path) -> None:
-    """What follows from a number by a rule; what does not is hidden, until the numbers are reset. Typing goes on in the same field."""
-    shown = ViewService(View.of(make_maps(11)), lesson={"request": "lesson"})
-    save_snapshot(shown, tmp_path / "page.html")
     page = open_page((tmp_path / "page.html").as_uri() + "#tab=lesson")
     page.wait_for_selector(TITLE)
     assert "This is a saved page. If you change a number" in page.locator(".lesson-main").text_content()

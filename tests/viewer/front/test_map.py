@@ -1,13 +1,16 @@
-"""The map view in a browser: numbers equal those of the map, colours need no request, both renderers draw the same."""
+"""The map view in a browser: numbers, also of exported files, are those of the map, and both renderers draw the same."""
 
+import csv
 import io
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from pages import MakeMaps, Open, Serve
+from pages import MakeMaps, Open, Serve, save, words
 from PIL import Image
 from waiting import HANG
 from written import number_of
@@ -110,6 +113,31 @@ def test_the_readout_has_the_weights_scores_and_ranks_of_the_map(
         assert score == pytest.approx(float(scores[at, at]), rel=1e-5)
         page.keyboard.press("ArrowDown")
         page.keyboard.press("ArrowRight")
+
+
+def test_exported_files_have_the_numbers(serve: Serve, open_map: Any, make_maps: MakeMaps, tmp_path: Path) -> None:
+    maps, tokens = make_maps(30), words(30)
+    tokens[3] = '=cmd("x")'
+    page = open_map(serve(maps, tokens=tokens, model="org/tiny"), accept_downloads=True)
+    head = maps["encoder", 0][0, 0].numpy()
+
+    table = save(page, "csv", tmp_path)
+    assert table.name == "uwaga_tiny_encoder_layer0_head0_weights_0-30x0-30.csv"
+    lines = list(csv.reader(io.StringIO(table.read_text(encoding="utf-8-sig"), newline="")))
+    assert lines[0][1:] == [f"{i} {token}" for i, token in enumerate(token.removeprefix("##") for token in tokens)]
+    assert np.array_equal(np.array([line[1:] for line in lines[1:]], dtype=np.float32), head)
+
+    with np.load(save(page, "npz", tmp_path)) as arrays:
+        assert np.array_equal(arrays["weights"], head)
+
+    image = Image.open(save(page, "png", tmp_path))
+    assert image.width > 1000
+    assert len(image.convert("RGB").getcolors(1 << 20) or []) > 20
+
+    root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
+    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == "org/tiny, encoder layer 0, head 0"
+    assert {"quick", "brown", "fox"} <= set(texts)
 
 
 @pytest.mark.stress

@@ -157,9 +157,21 @@ def test_the_overlay_is_in_one_colour(served: ServedView, maps: Maps, open_page:
     assert all(blue[one] >= blue[other] - 2 for one, other in pairwise(order))
 
 
-def test_the_keyboard_alone_moves_the_patch(served: ServedView, open_page: Open) -> None:
-    page = open_page(served.address)
+def test_a_saved_page_has_the_picture_and_the_keyboard_alone_moves_the_patch(
+    maps: Maps, served: ServedView, open_page: Open, tmp_path: Path
+) -> None:
+    served.save(tmp_path / "page.html")
+    page = open_page((tmp_path / "page.html").as_uri())
+    grid = GRID
     shown(page, "CLS ")
+    for layer in (1, 0):
+        page.locator(".uwaga-dots button").nth(layer).click()
+        hover(page, 3, 5, grid)
+        item = grid.position(3, 5)
+        assert_says(page, row_of(maps, layer, item).mean(0), grid, item)
+        page.mouse.move(0, 0)
+        shown(page, "CLS ")
+    page.locator(".uwaga-dots button").nth(1).click()
     page.locator(".uwaga-photo").focus()
     page.keyboard.press("ArrowRight")
     shown(page, "patch 4,4 ")  # from the class token to the middle
@@ -187,20 +199,6 @@ def test_the_keyboard_alone_moves_the_patch(served: ServedView, open_page: Open)
     page.locator(".uwaga-sub", has_text="layer 0, head 2").wait_for()
     page.locator(".uwaga-chips button").nth(2).click()
     shown(page, "REG 1 ")
-
-
-def test_a_saved_page_has_the_picture(maps: Maps, served: ServedView, open_page: Open, tmp_path: Path) -> None:
-    served.save(tmp_path / "page.html")
-    page = open_page((tmp_path / "page.html").as_uri())
-    grid = GRID
-    shown(page, "CLS ")
-    for layer in (1, 0):
-        page.locator(".uwaga-dots button").nth(layer).click()
-        hover(page, 3, 5, grid)
-        item = grid.position(3, 5)
-        assert_says(page, row_of(maps, layer, item).mean(0), grid, item)
-        page.mouse.move(0, 0)
-        shown(page, "CLS ")
 
 
 @pytest.mark.stress

@@ -1,15 +1,11 @@
 """The first screen of real models in a browser, served and saved."""
 
-import io
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
-import numpy as np
 import pytest
 from pages import Open, Serve
-from PIL import Image
-from waiting import HANG
 
 import uwaga
 from uwaga.viewer import ServedView
@@ -19,42 +15,23 @@ pytestmark = pytest.mark.slow
 TIRED = "The animal didn't cross the street because it was too tired."
 
 
-def drawn(page: Any) -> np.ndarray:
-    """Return the pixels once every reply has arrived, two screenshots are equal, and more than a frame is drawn: more than 40 colours."""
-    before = None
-    for _ in range(4 * HANG):
-        page.wait_for_function("() => !document.querySelector('.uwaga-activity').textContent")
-        pixels = np.asarray(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
-        colours = np.unique(pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32))
-        if np.array_equal(pixels, before) and len(colours) > 40:  # type: ignore[arg-type]
-            return pixels
-        before = pixels
-        page.wait_for_timeout(250)
-    raise AssertionError("nothing was drawn, or it did not come to rest")
-
-
-def assert_fits(page: Any) -> None:
-    overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-    assert overflow <= 0, f"the page is {overflow} pixels wider than its window"
-
-
-@pytest.mark.gate(only=lambda theme: theme == "light")
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_first_screen(serve: Serve, open_page: Open, theme: str) -> None:
+def test_the_first_screen(serve: Serve, open_page: Open) -> None:
     """It opens on what the pronoun means, with the exact weight, at three widths, with nothing cut off."""
     served = serve(f"{TIRED} This is a pen.", model="minilm")
     side = served.service.view.sides[0]
     query, key = (side.tokens["encoder"].index(word) for word in ("it", "animal"))
     share = f"{100 * float(side.maps['encoder', 3][1, query, key]):.1f}%"
-    page = open_page(served.address, width=1400, height=1240, color_scheme=theme)
+    page = open_page(served.address, width=1400, height=1240)
     page.locator(".uwaga-wall svg").nth(71).wait_for()
     headline = page.locator(".uwaga-headline", has_text="it looks mostly at animal")
     headline.wait_for()
     assert headline.inner_text().endswith(f": {share}")
     for width, height in ((1400, 1240), (800, 1300), (390, 844)):
         page.set_viewport_size({"width": width, "height": height})
-        drawn(page)
-        assert_fits(page)
+        page.wait_for_function("() => !document.querySelector('.uwaga-activity').textContent")
+        page.wait_for_timeout(300)
+        overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert overflow <= 0, f"the page is {overflow} pixels wider than its window of {width}"
 
 
 @pytest.mark.gate(only=lambda model: model == "speller")
@@ -114,16 +91,3 @@ def test_a_saved_page_opens_as_the_served_one(
     page = open_page((tmp_path / "page.html").as_uri(), width=1400, height=900)
     assert opened_at(page) == expected
     assert page.locator(".uwaga-left-out").inner_text().endswith("--seconds allows more than 0 seconds.")
-
-
-@pytest.mark.stress
-def test_dark_narrow_and_zoomed_pages_do_not_overflow(serve: Serve, open_page: Open) -> None:
-    """At 640 CSS pixels, which is a window of 1280 at 200 % zoom; every view in one page."""
-    served = serve(TIRED, model="minilm")
-    page = open_page(served.address, width=640, height=480, color_scheme="dark", device_scale_factor=2)
-    for part in ("Explore", "All heads", "Lesson"):
-        page.get_by_role("tab", name=part, exact=True).click()
-        if part == "Lesson":  # its script comes with another page
-            page.locator(".lesson-title").wait_for()
-        assert drawn(page)[:60].mean() < 100, f"{part}: a dark page"
-        assert_fits(page)

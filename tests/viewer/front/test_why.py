@@ -4,7 +4,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from pages import MakeMaps, Open, Serve
+from pages import Open, Serve
 from written import number_of
 
 from uwaga.viewer import ServedView
@@ -125,17 +125,3 @@ def test_by_the_keyboard_alone_with_a_difference_and_by_what_wrote_at_the_key(se
         page.keyboard.press(key)
     page.locator(".uwaga-headline").wait_for()
     assert page.locator(".uwaga-why").is_hidden()
-
-
-@pytest.mark.stress
-def test_where_there_is_no_model_it_says_so_and_a_saved_page_has_no_button(
-    serve: Serve, make_maps: MakeMaps, open_page: Open, tmp_path: Any
-) -> None:
-    view = serve(make_maps(7), tokens=["[CLS]", "the", "cat", "saw", "the", "dog", "[SEP]"])
-    page = open_page(view.address)
-    page.get_by_role("button", name="Why?").click()
-    page.locator(".uwaga-why [role=status]", has_text="needs a model: open a text with a model").wait_for()
-    view.save(tmp_path / "page.html")
-    saved = open_page((tmp_path / "page.html").as_uri())
-    saved.locator(".uwaga-headline bdi").first.wait_for()
-    assert saved.get_by_role("button", name="Why?").count() == 0

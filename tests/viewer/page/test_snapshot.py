@@ -18,7 +18,7 @@ from waiting import HANG
 
 import uwaga
 from uwaga.viewer.messages import Reply
-from uwaga.viewer.page.snapshot import canonical, exact_requests, make_snapshot, save_snapshot, stored_reply
+from uwaga.viewer.page.snapshot import canonical, make_snapshot, save_snapshot, stored_reply
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, View
 
@@ -284,15 +284,6 @@ def test_the_content_security_policy_allows_only_the_pages_own_script_and_style(
     assert page.index("Content-Security-Policy") < page.index("<style>") < page.index("<script")
     assert "http://" not in page.replace("http://www.w3.org/", "")
     assert "https://" not in page
-
-
-def test_exact_heads_are_named_by_kind_layer_and_head() -> None:
-    about = service(tokens=600).answer({"request": "about"}).meta
-    whole = exact_requests(about, ("encoder", 1, 2))
-    assert [(each["layer"], each["head"], each["row"], each["column"]) for each in whole] == [
-        (1, 2, row, column) for row in range(3) for column in range(3)
-    ]
-    assert exact_requests(about, ("encoder", 1, 2, (255, 256), (0, 257))) == [whole[0], whole[1]]
 
 
 def test_a_page_is_written_atomically(tmp_path: Path) -> None:

@@ -64,14 +64,6 @@ def test_a_long_text_is_sampled() -> None:
     assert reply.meta["labels"][0]["of"] == 256
 
 
-@pytest.mark.usefixtures("one_step")
-def test_a_step_is_bounded(long_map: uwaga.AttentionMap) -> None:
-    service = ViewService(View.of(long_map))
-    replies = replies_of(service, request="labels", side="0", kind="decoder", layer=0, **PLAIN)
-    rows = (1 << 20) // 9000
-    assert [reply.meta["complete"] for reply in replies] == [rows / 256, 2 * rows / 256, 1.0]
-
-
 def test_the_first_word_is_a_sink_of_a_decoder_only_where_it_is_the_first_token() -> None:
     """Where a special token before it is left out, its links are links as others."""
     tokens = ["[CLS]", "a", "b", "c", "d", "e", "f"]

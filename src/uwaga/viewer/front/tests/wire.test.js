@@ -1,4 +1,4 @@
-// The bytes of wire.json are those that src/uwaga/viewer/messages.py writes; tests/viewer/front/test_wire.py keeps them the same.
+// The bytes of wire.json are those that src/uwaga/viewer/messages.py writes; tests/viewer/queries/test_service.py keeps them the same.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
