@@ -23,6 +23,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from pages import HOSTILE
 from waiting import HANG, until
 
 import uwaga
@@ -362,18 +363,13 @@ def test_half_questions_keep_nobody_else_waiting(server: ServedView, monkeypatch
             assert connection.recv(100).startswith(b"HTTP/1.1 408")
 
 
-HOSTILE = [
-    "<script>alert(1)</script>",
-    '"><img src=x onerror=alert(1)>',
+TITLES = [
+    *HOSTILE,
     "</title><script>alert(1)</script>",
     "<!--<script>",
     "]]>",
-    "\u202egnp.exe",
-    "a\u0000b\u001b[31m",
     "&lt;b&gt;&#60;",
-    "javascript:alert(1)",
     "\u2028\u2029",
-    "{{constructor}}",
     "\ud800",
 ]
 
@@ -387,9 +383,9 @@ def real_service(tokens: list[str] | None = None, title: str | None = None) -> V
 
 @pytest.mark.usefixtures("small_front")
 def test_a_title_is_text_and_tokens_are_data_in_a_page(tmp_path: Path) -> None:
-    for title in HOSTILE:
+    for title in TITLES:
         assert_only_own_elements(served_html(title), scripts=2)
-    save_snapshot(real_service(HOSTILE, "".join(HOSTILE)), tmp_path / "page.html", exact=[("encoder", 0, 1)])
+    save_snapshot(real_service(TITLES, "".join(TITLES)), tmp_path / "page.html", exact=[("encoder", 0, 1)])
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert_only_own_elements(page, scripts=3)
     # Exact questions come from a user, and name themselves in the page.

@@ -129,7 +129,9 @@ def test_a_run_ends_between_two_layers(bard: TextRunner, speller: TextRunner) ->
         assert len(calls) == 3
 
 
-def test_of_a_text_that_is_too_long_the_first_tokens_are_read(bert: TextRunner) -> None:
+def test_of_a_text_that_is_too_long_the_first_tokens_are_read_or_all_by_another_model(
+    bert: TextRunner, speller: TextRunner
+) -> None:
     text = "the cat " * 20
     side = bert.run(RunRequest(text, long="first")).sides[0]
     assert list(side.tokens["encoder"]) == ["[CLS]", *["the", "cat"] * 5, "[SEP]"]
@@ -145,12 +147,7 @@ def test_of_a_text_that_is_too_long_the_first_tokens_are_read(bert: TextRunner) 
     assert about["sides"][0]["model"] == "copyist"
     assert about["typed"] == {"text": text, "second": None, "target": None, "edits": None, "long": "copyist"}
     assert bert.run(RunRequest("the cat " * 3, long="first"), max_tokens=5).sides[0].sizes["encoder"] == 5
-
-
-def test_a_model_that_reads_long_texts_is_offered_where_one_model_reads_one_text(
-    bert: TextRunner, speller: TextRunner
-) -> None:
-    assert bert.longer == "copyist"
-    assert speller.longer is None
-    assert TextRunner(Text("", model=bert.reader), Text("", model=bert.reader)).longer is None
-    assert TextRunner(Text("", model=uwaga.models.open("copyist", dtype="float32"))).longer is None
+    # It is offered where one model reads one text.
+    copyist = TextRunner(Text("", model=uwaga.models.open("copyist", dtype="float32")))
+    two = TextRunner(Text("", model=bert.reader), Text("", model=bert.reader))
+    assert [runner.longer for runner in (bert, speller, two, copyist)] == ["copyist", None, None, None]
