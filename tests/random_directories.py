@@ -188,17 +188,6 @@ def set_key(rng: random.Random, folder: Path) -> Change:
     )
 
 
-def set_prompts(rng: random.Random, folder: Path) -> Change:
-    name = rng.choice(["query", "document", "x", None])
-    prompts = {"prompts": {"query": "the cat : ", "x": "on a mat "}, "default_prompt_name": name}
-
-    def make(root: Path) -> None:
-        if (root / "config_sentence_transformers.json").exists():
-            _edit(root / "config_sentence_transformers.json", lambda content: content | prompts)
-
-    return Change(("default_prompt_name",), make)
-
-
 def rename_transformer_file(rng: random.Random, folder: Path) -> Change:
     names = rng.sample(sentence_files.TRANSFORMER_FILES[1:], 2)
 
@@ -263,40 +252,16 @@ def drop_file(rng: random.Random, folder: Path) -> Change:
     def make(root: Path) -> None:
         (root / name).unlink(missing_ok=True)
 
-    return Change(
-        (
-            "model_type",
-            "config.json cannot be read",
-            "no logits",
-            "holds a",
-            "transformer_task",
-            "is no cross-encoder",
-            "Pooling",
-        ),
-        make,
+    named = (
+        "model_type",
+        "config.json cannot be read",
+        "no logits",
+        "holds a",
+        "transformer_task",
+        "is no cross-encoder",
+        "Pooling",
     )
-
-
-def add_adapter(_: random.Random, folder: Path) -> Change:
-    return Change(
-        ("adapter_config.json",),
-        lambda root: _edit(root / "adapter_config.json", lambda _: {"base_model_name_or_path": "x/y"}),
-    )
-
-
-def name_architecture(rng: random.Random, folder: Path) -> Change:
-    """Of a plain directory, the architecture says how it is pooled."""
-    is_causal = rng.choice([None, True, False])
-
-    def make(root: Path) -> None:
-        described = json.loads((root / "config.json").read_text()) if (root / "config.json").exists() else {}
-        if described.get("model_type") == "qwen3" and described["architectures"] == ["Qwen3Model"]:
-            for name in ("modules.json", "config_sentence_transformers.json"):
-                (root / name).unlink(missing_ok=True)
-            more = {} if is_causal is None else {"is_causal": is_causal}
-            (root / "config.json").write_text(json.dumps(described | {"architectures": ["Qwen3ForCausalLM"]} | more))
-
-    return Change(("lm_head", "is_causal"), make)
+    return Change(named, make)
 
 
 _TEMPLATES = (
@@ -349,8 +314,7 @@ def write_template(rng: random.Random, folder: Path) -> Change:
 
 # Each makes a change for a directory; a new kind of setting is one more function here, with its weight.
 CHANGES: dict[Callable[[random.Random, Path], Change], float] = {
-    set_key: 12, set_prompts: 1, rename_transformer_file: 1, move_modules: 1, order_modules: 1, drop_file: 1, add_adapter: 0.2, name_architecture: 0.3,
-    write_template: 4,
+    set_key: 12, rename_transformer_file: 1, move_modules: 1, order_modules: 1, drop_file: 1, write_template: 4,
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from torch.nn.modules.module import (
 )
 from torch.utils.hooks import RemovableHandle
 
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import weight_files
@@ -25,10 +26,10 @@ from uwaga.models.checkpoints import weight_files
 _LOCK = threading.Lock()
 # The level and progress bars of transformers' logging, as each thread that reads found them.
 _BEFORE: list[tuple[int, bool]] = []
-# transformers makes lists and patterns of layers in addition to the model, and two names of each class. No whole number of config.json may be larger
-# than the first (vocabularies have up to 262,400 tokens), or than one for so many numbers in the files, up to the third: a published model has hundreds for
-# each unit of a length or a base. No published classifier has more classes.
-_SURE, _NUMBERS_EACH, _LARGEST, _MOST_LABELS = 300_000, 64, 1 << 24, 1 << 16
+# transformers makes lists and patterns of layers in addition to the model, and two names of each class, even for a tokenizer alone. No whole number of
+# config.json may be larger than the first (vocabularies have up to 262,400 tokens), or than one for so many bytes of weights, up to the third: a published
+# model has hundreds of weights for each unit of a length or a base. No published classifier has more classes.
+_SURE, _BYTES_EACH, _LARGEST, _MOST_LABELS = 300_000, 128, 1 << 24, 1 << 16
 # A model has a module, a weight or a buffer at most so many times for each weight that is stored, which may be several in one, and so
 # many more. The same holds for numbers in weights and buffers: masks and tables of positions are in no file.
 _MORE, _BESIDE, _MOST_NUMBERS = 8, 1 << 8, 1 << 26
@@ -60,9 +61,13 @@ def _broken_rules(folder: Path, described: Mapping[str, Any]) -> Iterator[str]:
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Turn errors of transformers about a directory into CheckpointError, and switch off its progress bars and reports."""
+    """Turn errors of transformers about a directory into CheckpointError, and switch off its progress bars and reports.
+
+    Raises CheckpointError: a number in config.json is larger than any model has.
+    """
     import transformers
 
+    _check_numbers(folder)
     logging = transformers.utils.logging
     with _LOCK:
         _BEFORE.append((logging.get_verbosity(), logging.is_progress_bar_enabled()))
@@ -86,25 +91,14 @@ def reading(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def bounded(path: Path, described: object, weights: weight_files.Weights) -> Iterator[None]:
+def bounded(path: Path, weights: weight_files.Weights) -> Iterator[None]:
     """Give a context in which this thread cannot build a model with far more or larger weights than the files have.
 
-    Numbers in config.json may ask for any size, but weights that are in no file would be missing.
+    Numbers in config.json may ask for any size, but weights that are in no file would be missing. path: config.json, for messages.
 
-    Args:
-        path: config.json, for messages.
-        described: what is in it.
-
-    Raises:
-        CheckpointError: a number is larger than any model has, or makes more weights.
+    Raises CheckpointError: a number makes more weights.
     """
     elements = [math.prod(x.shape) for x in weights.stored.values()]
-    largest = min(_LARGEST, max(_SURE, sum(elements) // _NUMBERS_EACH))
-    for key, number in _numbers(described):
-        limit = _MOST_LABELS if key == "num_labels" else largest
-        if number > limit:
-            rule = f"{printable(key)} is {number}, more than the limit of {limit}"
-            raise CheckpointError(f"{path}: {rule} for weights of {sum(elements)} numbers")
     with _LOCK:
         if not _HOOKS:  # for good: to remove them while another thread builds a model would break its loop over them
             _HOOKS.append(register_module_parameter_registration_hook(_count))
@@ -128,6 +122,19 @@ def _count(_module: nn.Module, _name: str, made: object) -> None:
     left["numbers"] -= made.numel() if isinstance(made, torch.Tensor) else 0
     if min(left.values()) < 0:
         raise CheckpointError(_building.stored)
+
+
+def _check_numbers(folder: Path) -> None:
+    path, size = (
+        folder / "config.json",
+        sum(each.stat().st_size for each in folder.glob("*.safetensors") if each.is_file()),
+    )
+    largest = min(_LARGEST, max(_SURE, size // _BYTES_EACH)) if size else _LARGEST
+    for key, number in _numbers(untrusted.read_json(path, missing_ok=True)):
+        limit = _MOST_LABELS if key == "num_labels" else largest
+        if number > limit:
+            rule = f"{printable(key)} is {number}, more than the limit of {limit}"
+            raise CheckpointError(f"{path}: {rule} for weights of {size} bytes")
 
 
 def _numbers(described: object, key: str = "") -> Iterator[tuple[str, int]]:
