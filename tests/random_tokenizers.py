@@ -39,27 +39,23 @@ def _unigram(special: Sequence[str]) -> list[tuple[str, float]]:
     return list((pieces | {word.lower(): -4.0 for word in _WORDS}).items())
 
 
-def _byte_pairs(special: Sequence[str]) -> tuple[dict[str, int], list[tuple[str, str]]]:
+def _pairs(alphabet: Sequence[str], steps: Any, size: int, special: Sequence[str]) -> tuple[dict[str, int], list]:
+    """Train byte pairs, and return the vocabulary with the merges."""
     made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(
-        TEXTS, trainers.BpeTrainer(vocab_size=380, special_tokens=list(special), initial_alphabet=alphabet)
-    )
+    made.pre_tokenizer = steps
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(special), initial_alphabet=alphabet)
+    made.train_from_iterator(TEXTS, trainer)
     model = json.loads(made.to_str())["model"]
     return model["vocab"], [tuple(each) for each in model["merges"]]
 
 
-def _sentence_pairs(special: Sequence[str]) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
-    alphabet = [*_LETTERS, "\u2581"]
-    made.train_from_iterator(
-        TEXTS, trainers.BpeTrainer(vocab_size=300, special_tokens=list(special), initial_alphabet=alphabet)
-    )
-    model = json.loads(made.to_str())["model"]
-    vocabulary = model["vocab"] | {f"<0x{byte:02X}>": len(model["vocab"]) + byte for byte in range(256)}
-    return vocabulary, [tuple(each) for each in model["merges"]]
+def _byte_pairs(special: Sequence[str]) -> tuple[dict[str, int], list]:
+    return _pairs(pre_tokenizers.ByteLevel.alphabet(), pre_tokenizers.ByteLevel(False), 380, special)
+
+
+def _sentence_pairs(special: Sequence[str]) -> tuple[dict[str, int], list]:
+    vocabulary, merges = _pairs([*_LETTERS, "\u2581"], pre_tokenizers.Metaspace(), 300, special)
+    return vocabulary | {f"<0x{byte:02X}>": len(vocabulary) + byte for byte in range(256)}, merges
 
 
 def _of_words(name: str, special: Sequence[str] = _SPECIAL) -> Callable[[], Any]:
@@ -167,12 +163,9 @@ def write(folder: Path, seed: int) -> str:
     return f"{seed}: {family}: {names}: {path.read_text()}"
 
 
-def _flag(pick: random.Random, folder: Path, settings: dict) -> None:
-    settings[pick.choice(_FLAGS)] = pick.choice([True, False, True, False, None])
-
-
-def _named_class(pick: random.Random, folder: Path, settings: dict) -> None:
-    settings["tokenizer_class"] = pick.choice(_CLASSES)
+def _set(pick: random.Random, folder: Path, settings: dict) -> None:
+    key, values = pick.choice(_SETTINGS)
+    settings[key] = pick.choice(values)
 
 
 def _no_class(pick: random.Random, folder: Path, settings: dict) -> None:
@@ -228,48 +221,33 @@ def _changed_file(pick: random.Random, folder: Path, settings: dict) -> None:
     """tokenizer.json says something else than the class would make."""
     path = folder / "tokenizer.json"
     described = json.loads(path.read_text())
-    part, value = pick.choice([
-        ("normalizer", {"type": "Lowercase"}), ("normalizer", None), ("pre_tokenizer", {"type": "Whitespace"}), ("post_processor", None),
-        ("truncation", {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}),
-        ("padding", {"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}),
-        ("added_tokens", []),
-        ("normalizer", {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}),
-    ])  # fmt: skip
-    described[part] = value
-    if part == "added_tokens" and described["post_processor"] is not None and pick.random() < 0.5:
+    part, value = pick.choice(_STEPS)
+    inner = described["model"] if part in _OF_MODEL else described
+    if part not in _OF_MODEL or part in inner:
+        inner[part] = value
+    if part == "added_tokens" and pick.random() < 0.5:
         described["post_processor"] = None
     path.write_text(json.dumps(described))
 
 
-def _changed_model(pick: random.Random, folder: Path, settings: dict) -> None:
-    path = folder / "tokenizer.json"
-    described = json.loads(path.read_text())
-    key, value = pick.choice(
-        [
-            ("dropout", 0.3),
-            ("ignore_merges", True),
-            ("byte_fallback", True),
-            ("fuse_unk", True),
-            ("unk_id", 3),
-            ("max_input_chars_per_word", 4),
-        ]
-    )
-    if key in described["model"]:
-        described["model"][key] = value
-    path.write_text(json.dumps(described))
-
-
-def _number(pick: random.Random, folder: Path, settings: dict) -> None:
-    key, value = pick.choice([
-        ("model_max_length", 8), ("extra_ids", pick.choice([0, 2, 4, 100])), ("padding_side", "left"), ("truncation_side", "left"), ("errors", "strict"),
-        ("model_input_names", ["input_ids"]), ("chat_template", "{{ messages }}"), ("name_or_path", "x"), ("tokenizer_file", "/none"),
-        ("vocab_file", "/none"), ("special_tokens_map_file", "/none"), ("max_len", 5), ("max_length", 5), ("backend", "tokenizers"), ("processor_class", "X"),
-        ("unk_id", 1), ("vocab", {"a": 0}), ("auto_map", {"AutoTokenizer": ["x.X", None]}), ("do_lower_case", "false"),
-    ])  # fmt: skip
-    settings[key] = value
-
-
+# Settings of tokenizer_config.json, and parts of tokenizer.json.
+_FLAG = [True, False, True, False, None]
+_SETTINGS = [
+    *((key, _FLAG) for key in _FLAGS * 3), *(("tokenizer_class", _CLASSES),) * 12, ("model_max_length", [8]), ("extra_ids", [0, 2, 4, 100]),
+    ("padding_side", ["left"]), ("truncation_side", ["left"]), ("errors", ["strict"]), ("model_input_names", [["input_ids"]]),
+    ("chat_template", ["{{ messages }}"]), ("tokenizer_file", ["/none"]), ("vocab_file", ["/none"]), ("max_len", [5]), ("max_length", [5]),
+    ("backend", ["tokenizers"]), ("processor_class", ["X"]), ("unk_id", [1]), ("vocab", [{"a": 0}]),
+    ("auto_map", [{"AutoTokenizer": ["x.X", None]}]), ("do_lower_case", ["false"]),
+]  # fmt: skip
+_OF_MODEL = ("dropout", "ignore_merges", "byte_fallback", "fuse_unk", "unk_id", "max_input_chars_per_word")
+_STEPS = [
+    ("normalizer", {"type": "Lowercase"}), ("normalizer", None), ("pre_tokenizer", {"type": "Whitespace"}), ("post_processor", None),
+    ("truncation", {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}),
+    ("padding", {"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}),
+    ("added_tokens", []),
+    ("normalizer", {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}),
+    *zip(_OF_MODEL, (0.3, True, True, True, 3, 4), strict=True),
+]  # fmt: skip
 _CHANGES: Sequence[Callable[[random.Random, Path, dict], None]] = (
-    _flag, _flag, _flag, _flag, _named_class, _no_class, _named_token, _named_token, _extra, _decoder, _map, _added, _changed_file, _changed_file,
-    _changed_model, _number,
+    _set, _set, _set, _set, _set, _no_class, _named_token, _named_token, _extra, _decoder, _map, _added, _changed_file, _changed_file,
 )  # fmt: skip

@@ -528,7 +528,7 @@ INVALID = {
 
 
 def write_with_invalid(path: Path, texts: list[str], *, every: int) -> dict[str, str]:
-    """Write the texts with an invalid line after so many; its reasons by place."""
+    """Write the texts with an invalid line after so many, and more such lines than a shard has at the end; their reasons by place."""
     lines, reasons, kinds = [], {}, itertools.cycle(INVALID.items())
     for number, text in enumerate(texts):
         lines.append(json.dumps({"id": f"d{number}", "text": text}).encode())
@@ -536,6 +536,9 @@ def write_with_invalid(path: Path, texts: list[str], *, every: int) -> dict[str,
             line, reason = next(kinds)
             lines.append(line)
             reasons[f"{path}:{len(lines)}"] = reason
+    for line, reason in INVALID.items():
+        lines.append(line)
+        reasons[f"{path}:{len(lines)}"] = reason
     path.write_bytes(b"\n".join(lines) + b"\n")
     return reasons
 
@@ -558,7 +561,7 @@ def test_invalid_documents_are_left_out_and_listed(model: Path, tmp_path: Path) 
     assert np.allclose(vectors, TextEncoder.load(model).encode(texts), atol=1e-6)
     assert listed(output).keys() == reasons.keys()
     assert all(reason in listed(output)[place] for place, reason in reasons.items())
-    assert said.endswith(f"; skipped: 13, listed in {output}.skipped.jsonl\n")
+    assert said.endswith(f"; skipped: {13 + len(INVALID)}, listed in {output}.skipped.jsonl\n")
     assert run(corpus, output, model, "--skip-invalid") == f"{output}: finished already\n"
 
 
@@ -589,15 +592,6 @@ def test_an_interrupted_run_lists_what_both_runs_left_out(model: Path, tmp_path:
     assert output.read_bytes() == again.read_bytes()
 
 
-def test_groups_of_invalid_documents_alone_do_no_harm(model: Path, tmp_path: Path) -> None:
-    corpus, output = tmp_path / "docs.jsonl", tmp_path / "out.parquet"
-    good = [json.dumps({"id": "d", "text": text}).encode() for text in TEXTS[:2]]
-    corpus.write_bytes(b"\n".join([*INVALID, *good, *INVALID]) + b"\n")
-    run(corpus, output, model, "--skip-invalid")
-    assert parquet.read_table(output)["document"].to_pylist() == [len(INVALID), len(INVALID) + 1]
-    assert len(listed(output)) == 2 * len(INVALID)
-
-
 def test_the_first_documents_alone(corpus: Path, model: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.parquet"
     said = run(corpus, output, model, "--limit", "4")
@@ -608,58 +602,23 @@ def test_the_first_documents_alone(corpus: Path, model: Path, tmp_path: Path) ->
     assert parquet.read_metadata(tmp_path / "all.parquet").num_rows == len(TEXTS)
 
 
-def watch_bar(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int, int, float]]:
-    """How full the bar is with the documents and tokens that were finished then, after each shard; and how full by earlier runs."""
-    seen: list[tuple[float, int, int, float]] = []
+def test_the_bar_of_a_resumed_run_begins_where_it_was(
+    begun: Path, corpus: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[float, int, int, float]] = []  # how full, documents, tokens, and how full by earlier runs
 
     @contextmanager
     def bar(total):
         assert total == 1.0
-
-        def show(progress, done, earlier=0.0):
-            seen.append((done, progress.documents, progress.tokens, earlier))
-
-        yield show
+        yield lambda progress, done, earlier=0.0: seen.append((done, progress.documents, progress.tokens, earlier))
 
     monkeypatch.setattr("uwaga.encode.progress.bar", bar)
-    return seen
-
-
-def test_the_bar_shows_what_is_finished_and_not_what_is_read_ahead(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard_size: Callable[[int, int], None]
-) -> None:
-    shard_size(SHARD_DOCUMENTS, SHARD_CHARACTERS)  # the package's own
-    texts = (TEXTS * 250)[:2000]
-    corpus, seen = write(tmp_path / "docs.jsonl", texts), watch_bar(monkeypatch)
-    run(corpus, tmp_path / "out.parquet", model, "--limit", "1000")
-    count, tokens = 1000, seen[-1][2]
-    assert len(seen) > 1
-    assert seen[-1][:2] == (1.0, count)
-    for done, documents, read, earlier in seen:
-        assert earlier == 0.0
-        assert abs(done - documents / count) < 0.02
-        assert abs(done - read / tokens) < 0.02
-
-
-def test_the_bar_of_a_resumed_run_begins_where_it_was(
-    begun: Path, corpus: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = watch_bar(monkeypatch)
     run(corpus, begun, model, "--tokens-per-batch", "2048")
     assert seen.pop(0) == (0.0, 0, 0, 0.0)
     assert [documents for _, documents, _, _ in seen] == [3, 6, 9]
     assert [tokens > 0 for _, _, tokens, _ in seen] == [False, False, True]
     assert [done for done, _, _, _ in seen] == [seen[0][3], seen[1][3], 1.0]
     assert seen[1][3] == seen[2][3]  # the estimate is made of what comes after it
-
-
-def test_digests_tell_documents_apart_and_where_one_ends() -> None:
-    pairs = [("a", "bc"), ("ab", "c"), (None, "abc")]
-    result = {digest([Document(place="somewhere", id=id, pieces=(text,))]) for id, text in pairs} | {digest([])}
-    assert len(result) == 4
-    assert digest([Document(place="here", id="a", pieces=("b",))]) == digest(
-        [Document(place="there", id="a", pieces=("b",))]
-    )
 
 
 def test_shards_after_an_added_document_are_soon_the_same_again(shard_size: Callable[[int, int], None]) -> None:

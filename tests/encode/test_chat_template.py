@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from commands import byte_tokenizer
+from tokenizers import processors
 
 from uwaga.encode.encoder import TextEncoder
 
@@ -33,15 +34,10 @@ TEXTS = ["a cat", " the dog ran away\n", "木 née", "it sat on a mat, and then 
 PAIRS = [("a cat", "the dog ran away"), ("née", " 木 "), ("a cat", "it sat on a mat, and then " * 9)]
 
 
-def tokenizer() -> Tokenizer:
+def tokenizer() -> Any:
     """A token for each byte, and special ones around a text that has none."""
-    letters = {each: index + len(SPECIAL) for index, each in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    vocabulary = {**{each: index for index, each in enumerate(SPECIAL)}, **letters}
-    result = Tokenizer(models.BPE(vocabulary, []))
-    result.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    result.decoder = decoders.ByteLevel()
-    result.add_special_tokens(SPECIAL)
-    around = [("<s>", 1), ("</s>", 2)]
+    result = byte_tokenizer(*SPECIAL)
+    around = [(token, result.token_to_id(token)) for token in ("<s>", "</s>")]
     result.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=around
     )
@@ -55,12 +51,12 @@ _SIZES = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
 }
-_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 96, "num_labels": 1}
+_IDS = {"pad_token_id": 256, "bos_token_id": 257, "eos_token_id": 258, "max_position_embeddings": 96, "num_labels": 1}
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": _SIZES | _IDS | {"num_key_value_heads": 2, "head_dim": 16},
     "llama": _SIZES | _IDS | {"num_key_value_heads": 2},
     "bert": _SIZES | _IDS,
-    "xlnet": {"vocab_size": 261, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64, "pad_token_id": 0},
+    "xlnet": {"vocab_size": 261, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64, "pad_token_id": 256},
 }
 
 

@@ -79,16 +79,6 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
-@pytest.mark.usefixtures("ray")
-def test_a_local_cluster_gives_the_bytes_of_one_process(encode: Callable[..., Any], tmp_path: Path) -> None:
-    assert encode("one.parquet").exit_code == 0
-    result = encode("ray.parquet", "--processes", "2", "--ray")
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "ray.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
-    skipped = [(tmp_path / f"{name}.parquet.skipped.jsonl").read_bytes() for name in ("ray", "one")]
-    assert skipped[0] == skipped[1]
-
-
 def _actors() -> list[int]:
     """The processes of this account that are our actors."""
     found = []
@@ -140,7 +130,8 @@ def test_actors_are_killed_all_the_time(encode: Callable[..., Any], tmp_path: Pa
         result = encode("ray.parquet", "--processes", "3", "--ray", "--timeout", "300")
     assert result.exit_code == 0, result.output
     assert killed
-    assert (tmp_path / "ray.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
+    for name in ("{}.parquet", "{}.parquet.skipped.jsonl"):
+        assert (tmp_path / name.format("ray")).read_bytes() == (tmp_path / name.format("one")).read_bytes()
 
 
 @pytest.mark.usefixtures("ray")
@@ -169,13 +160,6 @@ def test_an_actor_that_is_stopped_ends_the_command_with_what_it_had(encode: Call
     assert encode("ray.parquet").exit_code == 0
     assert encode("one.parquet").exit_code == 0
     assert (tmp_path / "ray.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
-
-
-@pytest.mark.usefixtures("ray")
-def test_options_that_do_not_go_together_are_told_of(encode: Callable[..., Any]) -> None:
-    result = encode("ray.parquet", "--processes", "1", "--ray", "--spans", "line")
-    assert result.exit_code == 2, result.output
-    assert "--overflow must be" in result.stderr
 
 
 def test_a_program_keeps_its_settings_of_ray(ray: Any, texts: list[str], model: Path) -> None:

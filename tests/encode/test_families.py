@@ -5,15 +5,12 @@ Letters: R texts, M width.
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import nn
 
 from uwaga import TextEncoder
@@ -22,7 +19,8 @@ from uwaga.models.families import family_of
 
 pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
-from sentence_models import alone, assert_vectors_are_theirs, save_model, save_modules, save_words  # noqa: E402
+from random_tokenizers import FAMILIES  # noqa: E402
+from sentence_models import alone, assert_vectors_are_theirs, save_model, save_modules  # noqa: E402
 from sentence_transformers.base.modules import Normalize, Transformer  # noqa: E402
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling  # noqa: E402
 
@@ -36,116 +34,44 @@ TEXTS = [
 ]
 _WIDE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 _GROUPED = _WIDE | {"num_key_value_heads": 2}
-_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-
-
-# Tables of pieces stand here, as training a WordPiece or a Unigram gives another table in each process.
-_WORDS = sorted({word for text in TEXTS for word in text.lower().split()})
-_LETTERS = sorted(set("".join(TEXTS)) - {" "})
-
-
-def word_piece() -> tokenizers.Tokenizer:
-    pieces = [
-        *_SPECIAL,
-        *_LETTERS,
-        *("##" + letter for letter in _LETTERS),
-        *(word for word in _WORDS if len(word) > 1),
-    ]
-    tokenizer = tokenizers.Tokenizer(
-        models.WordPiece({piece: row for row, piece in enumerate(pieces)}, unk_token="<unk>")
-    )
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.add_special_tokens(_SPECIAL)
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    return tokenizer
-
-
-def byte_level() -> tokenizers.Tokenizer:
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=_SPECIAL, initial_alphabet=alphabet)
-    tokenizer.train_from_iterator(TEXTS, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
-    return tokenizer
-
-
-def unigram() -> tokenizers.Tokenizer:
-    scores = (
-        dict.fromkeys(_SPECIAL, 0.0) | dict.fromkeys(["▁", *_LETTERS], -6.0) | {"▁" + word: -3.0 for word in _WORDS}
-    )
-    tokenizer = tokenizers.Tokenizer(models.Unigram(list(scores.items()), unk_id=3))
-    tokenizer.normalizer = normalizers.NFKC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.add_special_tokens(_SPECIAL)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    return tokenizer
-
-
-# By name: the family of transformers, its settings, the tokenizer, and the way of pooling.
-CASES: dict[str, tuple[str, dict, Callable[[], tokenizers.Tokenizer], str]] = {
-    "mpnet": ("mpnet", _WIDE, word_piece, "mean"),
-    "mpnet of unigrams": ("mpnet", _WIDE, unigram, "weightedmean"),
-    "roberta": ("roberta", _WIDE, byte_level, "cls"),
-    "gte head_dim": ("gte", _WIDE | {"head_dim": 16}, unigram, "cls"),
-    "jina v3": ("jina_embeddings_v3", _WIDE, unigram, "mean"),
-    "modernbert": ("modernbert", _WIDE | {"local_attention": 8, "global_attn_every_n_layers": 2}, byte_level, "mean"),
-    "t5": (
-        "t5",
-        {"d_model": 32, "d_ff": 64, "d_kv": 8, "num_layers": 3, "num_heads": 4, "relative_attention_max_distance": 16},
-        unigram,
-        "mean",
-    ),
-    "qwen3": ("qwen3", _GROUPED | {"head_dim": 16}, byte_level, "lasttoken"),
-    "llama of version 3": (
-        "llama",
-        _GROUPED
-        | {
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 500.0,
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 16,
-            }
-        },
-        byte_level,
-        "lasttoken",
-    ),
-    "embeddinggemma": (
-        "gemma3_text",
-        _GROUPED
-        | {
-            "head_dim": 16,
-            "sliding_window": 9,
-            "use_bidirectional_attention": True,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-        },
-        unigram,
-        "mean",
-    ),
-    "eurobert": ("eurobert", _GROUPED, byte_level, "mean"),
+_T5 = {"d_model": 32, "d_ff": 64, "d_kv": 8, "num_layers": 3, "num_heads": 4, "relative_attention_max_distance": 16}
+_ROPE = {
+    "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+_GEMMA = {
+    "head_dim": 16, "sliding_window": 9, "use_bidirectional_attention": True,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}  # fmt: skip
+# By name: the family of transformers, its settings, the family whose tokenizer it has, and the way of pooling.
+CASES: dict[str, tuple[str, dict, str, str]] = {
+    "mpnet": ("mpnet", _WIDE, "mpnet", "mean"),
+    "roberta": ("roberta", _WIDE, "roberta", "cls"),
+    "gte head_dim": ("gte", _WIDE | {"head_dim": 16}, "gte", "cls"),
+    "jina v3": ("jina_embeddings_v3", _WIDE, "xlm-roberta", "weightedmean"),
+    "modernbert": ("modernbert", _WIDE | {"local_attention": 8, "global_attn_every_n_layers": 2}, "modernbert", "mean"),
+    "t5": ("t5", _T5, "t5", "mean"),
+    "qwen3": ("qwen3", _GROUPED | {"head_dim": 16}, "qwen3", "lasttoken"),
+    "llama of version 3": ("llama", _GROUPED | {"rope_parameters": _ROPE}, "llama", "lasttoken"),
+    "embeddinggemma": ("gemma3_text", _GROUPED | _GEMMA, "gemma3_text", "mean"),
+    "eurobert": ("eurobert", _GROUPED, "eurobert", "mean"),
 }
 
 
 @pytest.fixture(params=CASES, ids=lambda name: name.replace(" ", "-"))
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A directory that transformers and sentence-transformers saved."""
-    family, settings, make_tokenizer, pooling = CASES[request.param]
-    made = make_tokenizer()
-    made.enable_truncation(5)  # the settings of a last use, which say nothing
-    made.enable_padding(length=7, pad_id=1, pad_token="<pad>")
-    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-    ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-    sizes = {"vocab_size": made.get_vocab_size()} | ({} if family == "t5" else {"max_position_embeddings": 170})
+    family, settings, words, pooling = CASES[request.param]
+    made = FAMILIES[words][0]()
+    made.model_max_length = 160
+    made.pad_token = made.pad_token or next(token for token in ("[PAD]", "<s>", made.eos_token) if token in made.vocab)
+    made.backend_tokenizer.enable_truncation(5)  # the settings of a last use, which say nothing
+    made.backend_tokenizer.enable_padding(length=7)
+    ids = {f"{name}_token_id": getattr(made, f"{name}_token_id") for name in ("pad", "bos", "eos")}
+    sizes = {"vocab_size": len(made)} | ({} if family == "t5" else {"max_position_embeddings": 170})
     maker = "T5EncoderModel" if family == "t5" else "AutoModel"
     save_model(tmp_path / "transformer", family, maker, **sizes, **ids, **settings)
-    save_words(tmp_path / "transformer", made, model_max_length=160, **special)
+    made.save_pretrained(tmp_path / "transformer")
     modules = [Transformer(str(tmp_path / "transformer")), Pooling(32, pooling)]
     if request.param in ("embeddinggemma", "t5"):
         for sizes in ((32, 48), (48, 32)):
