@@ -26,7 +26,6 @@ from uwaga.models import generate
 register_with_transformers()
 ALL = (*OURS, *THEIRS)
 HEAD = 1
-BOTH = ["gpt2", "transformers gpt2"]
 
 
 def in_gate(model: str) -> bool:
@@ -70,9 +69,8 @@ def put(*places: tuple, value: Tensor | float | None = None, factor: float = 0.0
 LINKS, CUT = uwaga.Links([3, 4], [1, 2, 4]), np.s_[:, HEAD, 3:5, [1, 2, 4]]
 # What is changed in a layer (kind, number) whose heads are so wide, and the same in dense matrices, in place, by where they stand.
 CHANGES: dict[str, Callable[..., tuple[dict, dict]]] = {
-    "a head": lambda where, _: ({"heads": {(*where, HEAD): -0.7}}, {"output": put(np.s_[:, HEAD], factor=-0.7)}),
     "a head's links": lambda where, _: ({"scores": {(*where, HEAD): LINKS}}, {"scores": put(CUT, value=-torch.inf)}),
-    "links": lambda where, _: (
+    "links of all heads": lambda where, _: (
         {"scores": {(*where, None): LINKS}}, {"scores": put(np.s_[:, :, 3:5, [1, 2, 4]], value=-torch.inf)}
     ),
     "weights": lambda where, _: (
@@ -99,6 +97,7 @@ CHANGES: dict[str, Callable[..., tuple[dict, dict]]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.gate(only=in_gate)
+@pytest.mark.gate(only=lambda model, change: change == "patches" or model in ("t5", "gemma2", "transformers llama"))
 @pytest.mark.parametrize("model", ALL, indirect=True)
 @torch.no_grad()
 def test_a_change_is_that_of_dense_matrices(model: Small, change: str) -> None:
@@ -275,14 +274,6 @@ def test_the_mean_is_that_of_the_tokens_without_padding(model: Small, form: str)
 
 
 @torch.no_grad()
-def test_a_pass_without_queries_has_no_mean() -> None:
-    layer, keys = uwaga.nn.MultiHeadAttention(8, 2).eval(), torch.randn(3, 5, 8)
-    with uwaga.edit(layer, heads={("encoder", 0, HEAD): "mean"}):
-        result = layer(torch.randn(3, 0, 8), keys, mask=uwaga.KeyLengths(torch.tensor([2, 3, 5])))
-    assert result.shape == (3, 0, 8)
-
-
-@torch.no_grad()
 def test_the_mean_of_a_step_is_that_of_its_tokens_whatever_the_cache() -> None:
     small, given, results = Small.of("transformers llama"), {}, []
     given, model = small.given("left")[0], small.module
@@ -295,37 +286,16 @@ def test_the_mean_of_a_step_is_that_of_its_tokens_whatever_the_cache() -> None:
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("model", BOTH, indirect=True)
 @torch.no_grad()
-def test_nothing_remains_after_an_exception(model: Small) -> None:
-    module = model.module
-    if not model.is_ours:
-        module.set_attn_implementation("sdpa")
-    before = model.run()
-    for context in (uwaga.edit(module, heads={("decoder", 0, 0): 2.0}), uwaga.watch(module)):
+def test_nothing_remains_after_an_exception() -> None:
+    model = theirs("gpt2", "sdpa")
+    before = model(IDS).logits
+    for context in (uwaga.edit(model, heads={("decoder", 0, 0): 2.0}), uwaga.watch(model)):
         with pytest.raises(RuntimeError, match="in the block"), context:
             raise RuntimeError("in the block")
-        assert model.is_ours or implementation_of(module) == "sdpa"
+        assert implementation_of(model) == "sdpa"
         assert not threads.any_open
-    assert torch.equal(model.run(), before)
-
-
-@pytest.mark.parametrize("model", BOTH, indirect=True)
-@torch.no_grad()
-def test_a_recording_in_the_block_shows_the_edited_computation(model: Small) -> None:
-    scores, heads = {("decoder", 1, HEAD): uwaga.Links([5, 6], 3)}, {("decoder", 0, 0): 0.0}
-    with uwaga.edit(model.module, scores=scores, heads=heads):
-        with uwaga.watch(model.module) as recording:
-            inside = model.run()
-        plain = model.run()
-    weights = recording.maps["decoder", 1].to_dense()
-    assert torch.equal(weights[:, HEAD, 5:7, 3], torch.zeros(2, 2))
-    assert (weights[:, 0, 5:7, 3] > 0).all()
-    torch.testing.assert_close(inside, plain, atol=1e-5, rtol=1e-5)
-    with uwaga.watch(model.module), uwaga.edit(model.module, heads=heads):
-        edited = model.run()
-    with uwaga.edit(model.module, heads=heads):
-        assert torch.equal(model.run(), edited)
+    assert torch.equal(model(IDS).logits, before)
 
 
 @torch.no_grad()
@@ -389,17 +359,12 @@ def test_contexts_begin_and_end_in_any_order(kinds: tuple[str, ...]) -> None:
 
 
 @torch.no_grad()
-def test_the_users_choice_inside_stays_whichever_context_ends_last() -> None:
-    for order in ("watch", "edit"):
-        model = theirs("gpt2", "sdpa")
-        watch, edit = ExitStack(), ExitStack()
-        watch.enter_context(uwaga.watch(model))
-        edit.enter_context(uwaga.edit(model, heads={("decoder", 0, 0): 0.0}))
+def test_the_users_choice_inside_stays() -> None:
+    model = theirs("gpt2", "sdpa")
+    with uwaga.watch(model), uwaga.edit(model, heads={("decoder", 0, 0): 0.0}):
         model(IDS)
         model.set_attn_implementation("eager")
-        for stack in (watch, edit) if order == "edit" else (edit, watch):
-            stack.close()
-        assert implementation_of(model) == "eager"
+    assert implementation_of(model) == "eager"
 
 
 def test_gradients_reach_everything_but_what_was_replaced() -> None:
@@ -458,9 +423,3 @@ def test_a_patch_of_a_recording_puts_the_vectors_of_another_text_there(model: Sm
         assert torch.equal(now, patch.source)
         # Of the same text in another pass, whose layers may be computed one by one.
         torch.testing.assert_close(patch.source, then, rtol=1e-5, atol=1e-6)
-
-
-def test_positions_of_any_form_are_the_same() -> None:
-    forms = (3, [3], (3,), torch.tensor(3), torch.tensor([3]), range(3, 4))
-    assert {uwaga.Links(form, form).queries for form in forms} == {(3,)}
-    assert uwaga.Links([0], 1) == uwaga.Links([0], [1])

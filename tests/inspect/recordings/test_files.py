@@ -85,19 +85,20 @@ BIASES = {
     "alibi": uwaga.AlibiBias(torch.rand(H)),
     "relative": uwaga.RelativeBias(torch.randn(8, H), bidirectional=False, max_distance=16),
     "by distance": torch.randn(1, H, 2 * T - 1)[:, :, T - 1 + torch.arange(T) - torch.arange(T)[:, None]],
-    "dense": torch.randn(2, H, T, T),
+    "dense bias": torch.randn(2, H, T, T),
 }
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_masks_are_described_as_data(name: str, tmp_path: Path) -> None:
-    recording = recorded(*operands(), mask=MASKS[name])
-    assert_same(recording, again(recording, tmp_path))
-
-
-@pytest.mark.parametrize("name", BIASES)
-def test_biases_are_described_as_data(name: str, tmp_path: Path) -> None:
-    recording = recorded(*operands(), bias=BIASES[name], scale=0.3, softcap=2.5, sinks=torch.randn(H))
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"mask": mask} for mask in MASKS.values()),
+        *({"bias": bias, "scale": 0.3, "softcap": 2.5, "sinks": torch.randn(H)} for bias in BIASES.values()),
+    ],
+    ids=[*MASKS, *BIASES],
+)
+def test_masks_and_biases_are_described_as_data(options: dict, tmp_path: Path) -> None:
+    recording = recorded(*operands(), **options)
     assert_same(recording, again(recording, tmp_path))
 
 
@@ -114,11 +115,16 @@ def test_each_dtype_keeps_its_bits(dtype: torch.dtype, tmp_path: Path) -> None:
 def test_a_generation_of_rows_of_other_lengths(tmp_path: Path) -> None:
     model = decoder()
     with uwaga.watch(model, values=True) as recording:
-        generate(model, [[5, 6, 7], [8]], max_new_tokens=4)
+        answers = generate(model, [[5, 6, 7], [8]], max_new_tokens=4)
     result = again(recording, tmp_path)
     assert_same(recording, result)
+    assert_same(recording, pickle.loads(pickle.dumps(recording)))
     assert result.model == "gpt2"
     assert [x.shape[1] for x in result.maps["decoder", 1].to_dense()] == [6, 4]
+    with torch.no_grad(), uwaga.watch(model, values=True) as whole:
+        model(torch.tensor([[5, 6, 7, *answers[0][:-1]]]))
+    for name, value in whole.values.items():
+        torch.testing.assert_close(result.values[name].to_list()[0].transpose(0, 1)[None], value)
 
 
 def test_an_encoder_and_a_decoder_with_biases_by_distance(tmp_path: Path) -> None:
@@ -132,17 +138,7 @@ def test_an_encoder_and_a_decoder_with_biases_by_distance(tmp_path: Path) -> Non
     assert sum("bias" in name for name in stored) == 2
 
 
-def test_values_of_a_generation_are_those_of_one_pass() -> None:
-    model = decoder()
-    with uwaga.watch(model, values=True) as recording:
-        (answer,) = generate(model, [[5, 6, 7]], max_new_tokens=5)
-    with torch.no_grad(), uwaga.watch(model, values=True) as whole:
-        model(torch.tensor([[5, 6, 7, *answer[:-1]]]))
-    for name, value in whole.values.items():
-        torch.testing.assert_close(recording.values[name].values.transpose(0, 1)[None], value)
-
-
-@pytest.mark.parametrize("heads", [[0], [5, 0, 3], [2, 2]])
+@pytest.mark.parametrize("heads", [[5, 0, 3], [2, 2]])
 def test_selected_heads(heads: list[int], tmp_path: Path) -> None:
     query, key, value = operands()
     recording = uwaga.Recording(heads=heads, model="m", strings=TokenStrings(None, [["a"] * T, ["b"] * T]))
@@ -155,14 +151,13 @@ def test_selected_heads(heads: list[int], tmp_path: Path) -> None:
 
 
 def test_the_file_is_as_large_as_the_recording(tmp_path: Path) -> None:
-    query, key = torch.randn(1, 4, 4096, 16), torch.randn(1, 4, 4096, 16)
-    recording = uwaga.Recording(strings=TokenStrings(None, [f"token {n % 99}" for n in range(4096)]))
+    query, key = torch.randn(1, 4, 1024, 16), torch.randn(1, 4, 1024, 16)
+    recording = uwaga.Recording(strings=TokenStrings(None, [f"token {n % 99}" for n in range(1024)]))
     ask(recording, ENCODER, query, key)
     result = again(recording, tmp_path)
     # A number of four bytes per token, and the header.
-    assert (
-        recording.nbytes + 4 * 4096 < (tmp_path / "a.safetensors").stat().st_size < recording.nbytes + 4 * 4096 + 8192
-    )
+    least = recording.nbytes + 4 * 1024
+    assert least < (tmp_path / "a.safetensors").stat().st_size < least + 8192
     assert_same(recording, result)
 
 
@@ -216,13 +211,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         uwaga.Recording.load(path)
 
 
-def test_a_recording_can_be_pickled() -> None:
-    model = decoder()
-    with torch.no_grad(), uwaga.watch(model) as recording:
-        model(torch.tensor([[5, 6, 7, 8]]))
-    assert_same(recording, pickle.loads(pickle.dumps(recording)))
-
-
 def places(inside: object, path: tuple = ()) -> Iterator[tuple]:
     """Every place in a JSON value, from the outside in."""
     items = inside.items() if isinstance(inside, dict) else enumerate(inside) if isinstance(inside, list) else ()
@@ -238,12 +226,9 @@ OTHERS = [
 
 
 @pytest.mark.gate(only=lambda stride: stride > 1)
-@pytest.mark.parametrize(
-    ("kind", "stride"),
-    [("padded", 2), ("ragged", 3), ("padded", 1), ("ragged", 1)],
-)
+@pytest.mark.parametrize(("kind", "stride"), [("padded", 5), ("ragged", 7), ("padded", 1), ("ragged", 1)])
 def test_whatever_a_description_says_is_read_or_rejected(kind: str, stride: int, tmp_path: Path) -> None:
-    """Every place of a description gets other values; with `stride`, every second or third of them, in turn."""
+    """Every place of a description gets other values; with `stride`, every fifth or seventh of them, in turn."""
     query, key, value = operands()
     mask: Mask = (uwaga.Causal(start=0) & uwaga.Window(4, None)) | uwaga.KeyLengths(torch.tensor([4, 9]))
     if kind == "ragged":
