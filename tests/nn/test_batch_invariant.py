@@ -11,14 +11,6 @@ from uwaga._base.processor import Processor
 from uwaga.nn.plain_modules import apply_linear
 
 
-@pytest.mark.parametrize("shape", [(6,), (0, 6), (1, 6), (3, 6), (2, 0, 6), (5, 1, 6)])
-def test_shape_and_values_are_those_of_the_map(shape: tuple[int, ...]) -> None:
-    linear, x = nn.Linear(6, 5), torch.randn(shape)
-    result = apply_linear(linear, x)
-    assert result.shape == (*shape[:-1], 5)
-    torch.testing.assert_close(result, linear(x))
-
-
 def test_rows_of_a_replaced_module_are_padded_where_that_suffices(on: Callable[[Processor], None]) -> None:
     seen = []
     for here in (GENOA, SAPPHIRE_RAPIDS, M2):
