@@ -237,17 +237,14 @@ def test_triton_serves_maps_on_a_gpu_and_the_cpu_only_by_name(monkeypatch: pytes
     assert AttentionMap(elsewhere, elsewhere).explain().engine == "triton"
 
 
-@pytest.mark.parametrize(
-    ("tensors", "why"),
-    [
+def test_what_it_does_not_compute_is_said() -> None:
+    for tensors, why in (
         (torch.ones(2, 4, dtype=torch.float64), "it computes float32, bfloat16 and float16, not float64"),
         (torch.ones(2, 257), "it needs at least one head, and head widths from 1 to 256"),
-    ],
-)
-def test_what_it_does_not_compute_is_said(tensors: Tensor, why: str) -> None:
-    with pytest.raises(ValueError, match="cannot serve this map") as error:
-        AttentionMap(tensors, tensors, impl="triton")
-    assert str(error.value) == f"AttentionMap: engine 'triton' cannot serve this map: {why}"
+    ):
+        with pytest.raises(ValueError) as error:
+            AttentionMap(tensors, tensors, impl="triton")
+        assert str(error.value) == f"AttentionMap: engine 'triton' cannot serve this map: {why}"
 
 
 class _Kernels:

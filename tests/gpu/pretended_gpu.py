@@ -37,7 +37,6 @@ class PretendedGpu(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.there: dict[int, StorageWeakRef] = {}  # held, so that no other storage gets the address
-        self.functions: set[str] = set()  # that were called with tensors that are there
 
     def has(self, x: Tensor) -> bool:
         """Whether a tensor counts as on the GPU."""
@@ -58,8 +57,6 @@ class PretendedGpu(TorchFunctionMode):
             if not there:
                 return function(*arguments)
             return {_DEVICE: DEVICE, _IS_CUDA: True, _IS_CPU: False}[function]
-        if there:
-            self.functions.add(_name(function))
         if function in _READS and there:
             raise TypeError(f"{_name(function)}: the tensor is on {DEVICE}")
         if function is Tensor.pin_memory:

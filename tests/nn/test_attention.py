@@ -12,7 +12,6 @@ from torch import nn
 import uwaga
 from uwaga import Causal, Ragged
 from uwaga.nn import MultiHeadAttention
-from uwaga.ops.attention.hooks import hooked, looking
 
 
 def _x(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -91,20 +90,6 @@ def test_options_reach_the_operation() -> None:
     mixed = uwaga.attention(*heads, mask=Causal(), bias=scores, scale=0.7, softcap=2.0, sinks=sinks)
     expected = layer.output(mixed.transpose(0, 1).flatten(1))
     assert torch.equal(layer(x, mask=Causal(), bias=scores, sinks=sinks), expected)
-
-
-def test_a_hook_sees_what_goes_into_attention() -> None:
-    layer = MultiHeadAttention(8, 2, softcap=3.0)
-    seen = []
-    x, mask = _x(6, 8), Causal()
-    with hooked({layer: looking(lambda asked, _: seen.append(asked))}):
-        layer(x, mask=mask)
-    (asked,) = seen
-    heads = layer.project(x, x, x)
-    assert all(torch.equal(a, b) for a, b in zip((asked.query, asked.key, asked.value), heads, strict=True))
-    assert asked.options == {
-        "mask": mask, "bias": None, "scale": None, "softcap": 3.0, "sinks": None, "dropout": 0.0
-    }  # fmt: skip
 
 
 def test_torchs_zero_key_is_a_sink_of_zero(assert_as_exact) -> None:

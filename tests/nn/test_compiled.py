@@ -15,14 +15,12 @@ from uwaga.nn import (
     LearnedPositions,
     MultiHeadAttention,
     RotaryPositions,
-    SinusoidalPositions,
 )
 
 SPEC, LENGTHS = LayerSpec(d_model=8, num_heads=2, d_ff=12), torch.tensor([4, 1, 6])
 SIZES = {"vocab_size": 20, "d_model": 8, "num_layers": 2, "num_heads": 2, "d_ff": 16, "max_position_embeddings": 16}
 X, OFFSETS = torch.randn(3, 6, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 5, 7, 18])
 MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor]]] = {
-    "encoder layer": (lambda: EncoderLayer(SPEC), lambda layer, x: layer(x, mask=KeyLengths(LENGTHS))),
     "packed encoder layer": (
         lambda: EncoderLayer(SPEC),
         lambda layer, x: layer(Ragged(x.flatten(0, 1), OFFSETS), mask=Causal()).values,
@@ -31,12 +29,10 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor]]] = {
         lambda: DecoderLayer(SPEC),
         lambda layer, x: layer(x, 2 * x, mask=Causal(), memory_mask=KeyLengths(LENGTHS)),
     ),
-    "learned positions": (lambda: LearnedPositions(9, 8), lambda layer, x: layer(x, 2)),
     "learned positions of packed rows": (
         lambda: LearnedPositions(15, 8),
         lambda layer, x: layer(Ragged(x.flatten(0, 1), OFFSETS), 2).values,
     ),
-    "sinusoidal positions": (lambda: SinusoidalPositions(8), lambda layer, x: layer(x, 5)),
     "rotary positions": (
         lambda: nn.ModuleList([RotaryPositions(4), MultiHeadAttention(8, 2)]),
         lambda layers, x: layers[1](x, rotary=layers[0](x), mask=Causal()),
@@ -49,7 +45,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.gate(only=lambda name: name == "encoder layer")
+@pytest.mark.gate(only=lambda name: name == "packed encoder layer")
 @pytest.mark.parametrize("name", MODULES)
 def test_it_compiles_to_one_graph(name: str) -> None:
     torch.compiler.reset()

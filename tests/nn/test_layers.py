@@ -214,26 +214,6 @@ def test_a_memory_is_read_once_and_its_keys_serve_every_token(kind: str) -> None
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("kind", ["padded", "packed"])
-def test_beams_are_rows_in_another_order_with_their_memory(kind: str) -> None:
-    decoder, cache, order = _decoder(), KeyValueCache(2), torch.tensor([2, 0, 2, 1])
-    x, memory, more = _x(3, 3, 8), _x(3, 6, 8, seed=1), _x(4, 1, 8, seed=2)
-    expected = decoder(
-        torch.cat((x[order], more), 1), memory[order], mask=Causal(), memory_mask=KeyLengths(MEMORY_LENGTHS[order])
-    )[:, 3:]
-    with torch.no_grad():
-        if kind == "padded":
-            decoder(x, memory, mask=Causal(), memory_mask=KeyLengths(MEMORY_LENGTHS), cache=cache)
-            cache.reorder(order)
-            result = decoder(more, mask=Causal(), memory_mask=KeyLengths(MEMORY_LENGTHS[order]), cache=cache)
-        else:
-            rows = Ragged.from_list(list(x))
-            decoder(rows, Ragged.from_padded(memory, MEMORY_LENGTHS), mask=Causal(), cache=cache)
-            cache.reorder(order)
-            result = decoder(Ragged.from_list(list(more)), mask=Causal(), cache=cache).to_padded()
-    torch.testing.assert_close(result, expected)
-
-
 FORMULAS = {
     "gelu": functional.gelu,
     "gelu_tanh": lambda x: 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))),

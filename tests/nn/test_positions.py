@@ -85,15 +85,6 @@ def test_codes_repeat_where_comparing_all_of_them_finds_it(width: int, base: flo
     assert repeat.distance == pytest.approx(distance(codes[7], codes[7 + expected]), rel=1e-9)  # wherever they stand
 
 
-def test_a_repetition_far_behind_the_first_positions_is_found() -> None:
-    repeat = SinusoidalPositions(16).repeats(0.5)
-    assert repeat.length > 2**16  # which is more than one step of the search
-    codes = SinusoidalPositions(16).table(repeat.length + 1).double()
-    assert distance(codes[0], codes[repeat.length]) == pytest.approx(repeat.distance, rel=1e-5)
-    away = (codes[100:-1] - codes[0]).norm(dim=-1) / codes[0].norm()
-    assert away.min() > 0.5
-
-
 def test_nothing_repeats_within_the_limit() -> None:
     length = SinusoidalPositions(2).repeats(0.02).length
     assert SinusoidalPositions(2).repeats(0.02, limit=length) is not None
