@@ -147,27 +147,16 @@ def _forward_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
     return new_output(call), new_lse(call) if call.options.softmax else call.query.new_empty(0)
 
 
-def _backward_fake(
-    grad_output: Tensor,
-    grad_lse: Tensor | None,
-    output: Tensor,
-    lse: Tensor | None,
-    needs: Sequence[bool],
-    *arguments: Any,
-) -> tuple[Tensor, ...]:
+def _backward_fake(*inputs: Any) -> tuple[Tensor, ...]:
+    (*_, needs), arguments = inputs[:5], inputs[5:]
     call, _ = unflatten(arguments)
     return _fakes(call, call.operands, needs)
 
 
-def _double_backward_fake(
-    cotangents: Sequence[Tensor | None],
-    grad_output: Tensor,
-    grad_lse: Tensor | None,
-    needs: Sequence[bool],
-    *arguments: Any,
-) -> tuple[Tensor, ...]:
+def _double_backward_fake(*inputs: Any) -> tuple[Tensor, ...]:
+    (_, *grads, _), arguments = inputs[:4], inputs[4:]
     call, _ = unflatten(arguments)
-    return _fakes(call, (*call.operands, grad_output, grad_lse), (True,) * 8)
+    return _fakes(call, (*call.operands, *grads), (True,) * 8)
 
 
 def _fakes(call: Call, like: Sequence[Tensor | None], needs: Sequence[bool]) -> tuple[Tensor, ...]:
