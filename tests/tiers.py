@@ -33,8 +33,6 @@ _MAY_SKIP = (
     "the data of the recipes is not in UWAGA_DATA",
     "only root can become another user",
     "only root can become two machines",
-    "this process may not mount a disk",
-    "there is no unshare",
     "this processor has one instruction set",
     "there is a GPU",
     "is about glibc's malloc",

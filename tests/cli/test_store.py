@@ -113,21 +113,18 @@ def test_invalid_documents_are_told_or_left_out(model: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other names and devices")
-@pytest.mark.parametrize("kind", ["name", "pipe"])
-def test_what_is_no_file_is_left_out(model: Path, tmp_path: Path, kind: str) -> None:
+def test_what_is_no_file_is_left_out(model: Path, tmp_path: Path) -> None:
     """A folder whose name ends as that of a file is a folder."""
     db, folder = tmp_path / "db", tmp_path / "texts"
     (folder / "c.txt").mkdir(parents=True)
     (folder / "a.txt").write_text(TEXTS[0])
     (folder / "c.txt" / "d.txt").write_text(TEXTS[2])
-    if kind == "pipe":
-        os.mkfifo(folder / "b.txt")
-    else:
-        Path(os.fsdecode(os.fsencode(folder) + b"/b\xff.txt")).write_text(TEXTS[1])
+    os.mkfifo(folder / "b.txt")
+    Path(os.fsdecode(os.fsencode(folder) + b"/b\xff.txt")).write_text(TEXTS[1])
     result = CliRunner().invoke(app, ["store", "add", str(db), str(folder), "--model", str(model), "--skip-invalid"])
     assert result.exit_code == 0, result.output
-    assert result.stdout.endswith(": 2 passages added, 0 were there already, 1 left out\n")
-    assert f"uwaga store add: left out {folder}/b" in result.stderr
+    assert result.stdout.endswith(": 2 passages added, 0 were there already, 2 left out\n")
+    assert result.stderr.count(f"uwaga store add: left out {folder}/b") == 2
 
 
 def test_a_database_follows_its_model(
@@ -146,13 +143,6 @@ def test_a_database_follows_its_model(
     other = write_model(tmp_path / "other", seed=1)
     assert "its keys were made by model@" in run("ask", db, "the cat", "--model", other, code=1)
     assert "was made with model; give --model" in run("ask", db, "the cat", code=1)
-
-
-def test_a_new_database_is_made_by_minilm_where_no_model_is_named(files: Path, tmp_path: Path) -> None:
-    assert add(tmp_path / "db", files / "a.md") == (3, 0)
-    with SoftDatabase.open(tmp_path / "db") as opened:
-        assert str(opened.model).startswith("minilm@")
-    assert add(tmp_path / "db", files) == (3, 3)
 
 
 def test_check_stats_compact_and_export(model: Path, files: Path, tmp_path: Path) -> None:
@@ -181,23 +171,20 @@ def test_a_question_is_viewed(model: Path, files: Path, tmp_path: Path) -> None:
         shown = View.of_question(Question(opened, TEXTS[1], model=str(model)))
     (side,) = shown.sides
     weights = side.maps["cross", 0].to_dense()[0]
-    parsed = json.loads(run("ask", db, TEXTS[1], "--model", model, "--top", 6, "--json"))
-    for passage in parsed["passages"]:
-        assert weights[passage["id"]].item() == pytest.approx(passage["share"], abs=1e-6)
+    parsed = json.loads(run("ask", db, TEXTS[1], "--model", model, "--top", 6, "--json"))["passages"]
+    shares = [pytest.approx(passage["share"], abs=1e-6) for passage in parsed]
+    assert [weights[passage["id"]].item() for passage in parsed] == shares
     assert side.token_text("encoder").labels == TEXTS
     assert side.token_text("encoder").breaks == dict.fromkeys(range(1, 6), 2)
-    about = ViewService(shown).answer({"request": "about"}).meta["sides"][0]
-    assert about["kinds"] == {"cross": {"queries": "decoder", "keys": "encoder"}}
+    about = ViewService(shown).answer({"request": "about"}).meta
+    assert about["sides"][0]["kinds"] == {"cross": {"queries": "decoder", "keys": "encoder"}}
     # The page opens with the answer: the same passages in the same order, whole.
-    answer = ViewService(shown).answer({"request": "about"}).meta["answer"]
+    answer = about["answer"]
     assert (answer["question"], answer["others"], answer["unlisted"]) == (TEXTS[1], 0, 0.0)
-    assert [passage["key"] for passage in answer["passages"]] == [passage["id"] for passage in parsed["passages"]]
-    assert [passage["text"] for passage in answer["passages"]] == [
-        passage["record"]["text"] for passage in parsed["passages"]
-    ]
+    assert [passage["key"] for passage in answer["passages"]] == [passage["id"] for passage in parsed]
+    assert [passage["text"] for passage in answer["passages"]] == [passage["record"]["text"] for passage in parsed]
+    assert [passage["share"] for passage in answer["passages"]] == shares
     assert {passage["origin"] for passage in answer["passages"]} == {"a.md", "b.jsonl d1", "b.jsonl d2"}
-    for shown_passage, said in zip(answer["passages"], parsed["passages"], strict=True):
-        assert shown_passage["share"] == pytest.approx(said["share"], abs=1e-6)
     result = CliRunner().invoke(app, ["view", str(db), "--ask", TEXTS[1], "--model", str(model), "--save", str(page)])
     assert result.exit_code == 0, result.output
     assert page.stat().st_size > 100_000

@@ -164,18 +164,17 @@ def test_a_full_disk_before_training_is_reported(train: Callable[..., Result]) -
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_cannot_be_written_leaves_the_last_good_one(
-    train: Callable[..., Result], tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    mine = out / ".step-000004.unfinished" / "mine"
-    mine.mkdir(parents=True)
-    said = refused(train, TrainingError)
-    assert said.startswith(f"{mine.parent} cannot be used: it already exists")
-    assert said.endswith(f"the last good checkpoint is {out}/step-000002")
+def test_a_full_disk_leaves_the_last_good_checkpoint(train: Callable[..., Result], tmp_path: Path) -> None:
+    out, how = tmp_path / "run", ("schedule.kind=constant", "run.keep_last=9")
+    first = train(*how, "schedule.steps=2")
+    with full_disk.room_for((first.checkpoint / "model.safetensors").stat().st_size - 1):
+        said = refused(train, TrainingError, *how, resume=True)
+    assert said.startswith(f"the checkpoint of step 4 cannot be written to {out}: ")
+    assert "File too large" in said
+    assert said.endswith(f"; the last good checkpoint is {out}/step-000002")
+    assert sorted(path.name for path in out.glob("*step*")) == ["step-000002"]
     assert load(out / "step-000002") is not None
-    mine.parent.rename(tmp_path / "away")
-    assert train(resume=True).steps == 6
+    assert train(*how, resume=True).steps == 6
 
 
 # Corrupt or untrusted checkpoints.

@@ -4,15 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _world
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from uwaga.sequence_parallel.exchange import ProcessGroupError
 from uwaga.train.config import ParallelConfig
 from uwaga.train.errors import ConfigError
-from uwaga.train.parallel import World, process_group
+from uwaga.train.parallel import process_group
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +35,3 @@ def test_a_run_leaves_an_existing_process_group_as_it_was() -> None:
     with pytest.raises(ConfigError), process_group("cpu", ParallelConfig(context=3)):
         pass
     assert _groups() == before
-
-
-def test_without_groups_of_its_own_no_roll_is_called() -> None:
-    """As on GPUs: the roll would be called in the group of all processes, whose timeout is twelve hours."""
-    world = World(rank=1, size=4, device=torch.device("cpu"))
-    assert world.lost_peer(RuntimeError("gloo: Connection closed by peer")) == "gloo: Connection closed by peer"
-    assert world.lost_peer(ProcessGroupError("rank 2 ended")) == "rank 2 ended"
-    assert world.lost_peer(RuntimeError("no memory")) is None
-    assert World(rank=0, size=1, device=torch.device("cpu")).lost_peer(RuntimeError("gloo")) is None

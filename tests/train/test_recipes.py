@@ -4,10 +4,11 @@ import gzip
 import json
 import re
 import runpy
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import forked
 import pytest
 import torch
 
@@ -128,7 +129,7 @@ def test_peps_py_writes_the_public_domain_peps_of_a_checkout(tmp_path: Path) -> 
     (tmp_path / "peps" / "pep-0001.rst").write_text(free)
     (tmp_path / "peps" / "pep-0002.rst").write_text("PEP: 2\nTitle: Other\n\nOpen Publication License.\n")
     target = tmp_path / "peps.jsonl.gz"
-    forked.run(_PROGRAMS / "peps.py", tmp_path, target)
+    subprocess.run([sys.executable, _PROGRAMS / "peps.py", tmp_path, target], check=True)
     with gzip.open(target, "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     assert rows == [{"id": "pep-0001", "title": "On naïve é", "text": free}]
@@ -137,9 +138,8 @@ def test_peps_py_writes_the_public_domain_peps_of_a_checkout(tmp_path: Path) -> 
 @pytest.mark.stress
 def test_repetitions_py_writes_the_data_of_the_copyist_recipes(tmp_path: Path) -> None:
     """Byte by byte."""
-    forked.run(
-        _PROGRAMS / "repetitions.py", *(_data() / file for file in ("tinyshakespeare.txt", "peps.jsonl.gz")), tmp_path
-    )
+    files = (_data() / file for file in ("tinyshakespeare.txt", "peps.jsonl.gz"))
+    subprocess.run([sys.executable, _PROGRAMS / "repetitions.py", *files, tmp_path], check=True)
     for recipe in ("copyist.toml", "copyist-256.toml"):
         ((name, source),) = Config.read(_FOLDER / recipe).data.sources.items()
         assert sources.sha256(tmp_path / f"{name}.txt") == source.sha256
