@@ -1,25 +1,19 @@
 """The rows of every objective: input ids and labels; their order, as a function of (seed, epoch, step); and the digest of a corpus."""
 
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from uwaga.train.corpus import (
     IGNORED,
     Batch,
     Corpus,
     MicroBatch,
-    TokenRows,
-    fill_batches,
     permutation,
     random_bits,
-    slices,
 )  # fmt: skip
 
 Make = Callable[..., Corpus]
@@ -29,16 +23,6 @@ def _epoch(corpus: Corpus, epoch: int = 0) -> list[Batch]:
     begun = sum(corpus.train.steps_per_epoch(number) for number in range(epoch))
     steps = range(begun, begun + corpus.train.steps_per_epoch(epoch))
     return [corpus.train.batch(micro) for step in steps for micro in corpus.train.micro_batches(step)]
-
-
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=20), st.integers(1, 7))
-def test_row_slices_have_every_token_once(lengths: list[int], context: int) -> None:
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
-    sizes, first_of = slices(TokenRows(np.empty(0), offsets), np.array(lengths), context)
-    assert [first_of(row) + i for row, size in enumerate(sizes) for i in range(size)] == list(range(sum(lengths)))
-    ends = {first_of(row) + size for row, size in enumerate(sizes)}
-    assert set(offsets[1:]) - {0} <= ends
-    assert max(sizes, default=0) <= context
 
 
 def test_labels_of_a_language_model_have_every_token_once(tmp_path: Path, verses: str, make_corpus: Make) -> None:
@@ -166,18 +150,6 @@ def test_masks_differ_between_epochs_and_validation_masks_do_not(verses: str, ma
 
 
 # The order of an epoch: every row once, full micro-batches, a function of (seed, epoch).
-
-
-_LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=60)
-
-
-@given(_LENGTHS)
-def test_a_micro_batch_ends_where_the_next_row_does_not_fit(lengths: list[int]) -> None:
-    starts = fill_batches(np.array(lengths), 20).tolist()
-    for micro, (start, stop) in enumerate(pairwise(starts)):
-        size = sum(lengths[start:stop])
-        assert size <= 20
-        assert micro == len(starts) - 2 or size + lengths[stop] > 20
 
 
 def test_random_bits_are_the_same_on_every_machine() -> None:

@@ -4,13 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import uwaga
 from uwaga._base import threads
 from uwaga.inspect import head_table
-from uwaga.train.evaluation import attention_statistics, attention_summary, edit_distance, error_rates
+from uwaga.train.evaluation import attention_statistics, attention_summary, error_rates
 from uwaga.train.parallel import World
 from uwaga.train.step import Objective, TrainableModel
 
@@ -52,26 +50,6 @@ def test_each_batch_is_of_one_process_and_all_processes_have_equally_many(parts:
     assert len({passes.count(rank) for rank in range(size)}) == 1
     loss, labels = sum(sums).tolist()
     assert loss / labels == pytest.approx(expected)
-
-
-# Error rates, compared with the full Levenshtein table.
-
-
-_WORD = st.lists(st.sampled_from(["K", "AE", "T", "S"]), max_size=8)
-
-
-def _levenshtein(left: list[str], right: list[str]) -> int:
-    table = [[i + j if i * j == 0 else 0 for j in range(len(right) + 1)] for i in range(len(left) + 1)]
-    for i in range(1, len(left) + 1):
-        for j in range(1, len(right) + 1):
-            substituted = table[i - 1][j - 1] + (left[i - 1] != right[j - 1])
-            table[i][j] = min(substituted, table[i - 1][j] + 1, table[i][j - 1] + 1)
-    return table[-1][-1]
-
-
-@given(_WORD, _WORD)
-def test_an_edit_distance_equals_that_of_the_full_table(left: list[str], right: list[str]) -> None:
-    assert edit_distance(left, right) == _levenshtein(left, right)
 
 
 def test_the_nearest_reference_counts() -> None:

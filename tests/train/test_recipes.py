@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -143,23 +142,3 @@ def test_repetitions_py_writes_the_data_of_the_copyist_recipes(tmp_path: Path) -
     for recipe in ("copyist.toml", "copyist-256.toml"):
         ((name, source),) = Config.read(_FOLDER / recipe).data.sources.items()
         assert sources.sha256(tmp_path / f"{name}.txt") == source.sha256
-
-
-def test_repetitions_py_writes_passages_that_return(tmp_path: Path) -> None:
-    """As many characters as were asked for, the same each time; the last tenth is of the last tenths of the sources alone."""
-    program = runpy.run_path(str(_PROGRAMS / "repetitions.py"))
-    style = program["Style"](characters=20_000, longest=100, farthest=500, copies=0.5, shuffled=0.3)
-    plays = "".join(f"play{n:04d} " for n in range(1000))
-    proposals = ["".join(f"pep{n}x{m:03d} " for m in range(200)) for n in range(10)]
-    for name in ("one", "two"):
-        program["write"](tmp_path / name, style, plays, proposals)
-    text = (tmp_path / "one").read_text()
-    assert text == (tmp_path / "two").read_text()
-    assert len(text) == 20_000
-    learned, held_out = text[:18_000], text[18_000:]
-    assert {int(n) for n in re.findall(r"\bplay(\d{4})\b", learned)} <= set(range(900))
-    assert {int(n) for n in re.findall(r"\bplay(\d{4})\b", held_out)} <= set(range(900, 1000))
-    assert set(re.findall(r"\bpep(\d)x\d{3}\b", held_out)) == {"9"}
-    lines = [line for line in learned.splitlines()[1:-1] if len(line) > 30]
-    returned = sum(line in learned[: learned.index("\n" + line + "\n") + 1] for line in lines)
-    assert len(lines) / 3 < returned < len(lines) * 2 / 3
