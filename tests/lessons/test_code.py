@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import uwaga
@@ -97,6 +97,13 @@ def lines_give_the_numbers_next_to_them(example: Example, steps: Steps) -> None:
 
 
 def lines_of_blocks_give_the_numbers_next_to_them(example: Example, steps: Steps) -> None:
+    matrices = [
+        made for id in ("encoder", "stack", "decoder") for section in steps[id].sections for made in section.matrices
+    ]
+    variances = torch.cat([made.numbers[:, 1] for made in matrices if made.id.endswith("_stats")])
+    if variances.min() < 1e-3:  # LayerNorm enlarges rounding errors up to 316 times, and the next one again
+        event("blocks are skipped")
+        return
     inside = {"post": "block{}_ff_out_norm", "pre": "block{}_ff_sum"}[example.norm]
     last = {"post": "block2_ff_out_norm", "pre": "encoder_final_norm"}[example.norm]
     written = {"post": "decoder_ff_out_norm", "pre": "decoder_ff_sum"}[example.norm]
