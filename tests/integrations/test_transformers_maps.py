@@ -3,7 +3,6 @@
 Letters: B batch, H heads, Q queries, K keys, N tokens of a sequence.
 """
 
-import pickle
 from collections.abc import Callable, Sequence
 from itertools import product
 
@@ -114,21 +113,6 @@ def test_a_map_says_what_it_is_of() -> None:
     assert torch.equal(made.last_hidden_state, without.last_hidden_state)
 
 
-def test_the_maps_of_a_packed_batch() -> None:
-    """One sequence of several documents: no weight lies between two of them."""
-    model = tiny.make("llama", tiny.DECODERS["llama"], transformers.AutoModel)
-    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
-
-    def run(model: nn.Module) -> Tensor:
-        made = asked(model, input_ids=IDS[:1], position_ids=positions, use_cache=False)
-        return weights(made.attentions, torch.ones(1, LENGTH))
-
-    agree(model, run)
-    model.set_attn_implementation("uwaga")
-    (first, *_) = asked(model, input_ids=IDS[:1], position_ids=positions, use_cache=False).attentions
-    assert first[0, :, 3:, :3].count_nonzero() == 0
-
-
 @pytest.mark.parametrize(("family", "is_causal"), [("bert", False), ("llama", True)])
 def test_the_maps_of_a_batch_packed_by_offsets(family: str, is_causal: bool) -> None:
     """cu_seq_lens_q, as FlashAttention takes it: eager attention would look beyond the documents."""
@@ -195,39 +179,3 @@ def test_maps_come_out_of_generate(family: str, maker: str) -> None:
     if family == "bart":
         assert made.cross_attentions[2][1].shape == (3, 4, 1, LENGTH)
         assert made.encoder_attentions[0].shape == (3, 4, LENGTH, LENGTH)
-
-
-@pytest.mark.parametrize("family", ["llama", "bart"])
-def test_maps_retain_their_gradient(family: str) -> None:
-    """As in transformers' test_retain_grad_hidden_states_attentions, and the numbers of eager attention."""
-    model = tiny.make(family, (ONE_STACK | tiny.PAIRS)[family], transformers.AutoModel)
-    inputs = {"input_ids": IDS, "decoder_input_ids": IDS[:, :4]} if family in tiny.PAIRS else {"input_ids": IDS}
-    kinds = ["encoder", "decoder", "cross"] if family in tiny.PAIRS else []
-
-    def run(model: nn.Module) -> Tensor:
-        made = model(**inputs, output_attentions=True, output_hidden_states=True)
-        states = made.encoder_hidden_states[0] if kinds else made.hidden_states[0]
-        maps = [getattr(made, f"{kind}_attentions")[0] for kind in kinds] or list(made.attentions[:2])
-        for x in (states, *maps):
-            x.retain_grad()
-            assert x.requires_grad
-            assert x.grad is None
-        made[0].square().sum().backward(retain_graph=True)
-        made[0][:, 1].sum().backward()
-        assert states.grad is not None
-        return torch.cat([x.grad.flatten() for x in maps])
-
-    agree(model, run)
-
-
-def test_the_gradient_of_a_map_is_that_of_the_layer_it_is_of() -> None:
-    model = tiny.make("llama", ONE_STACK["llama"], transformers.AutoModel)
-    model.set_attn_implementation("uwaga")
-    made = model(input_ids=IDS, output_attentions=True)
-    whole = made.attentions[0]
-    again = pickle.loads(pickle.dumps(whole))
-    assert torch.equal(again.to_dense(), whole.to_dense())
-    for part in (whole.select(0), again):
-        assert not part.requires_grad
-    made[0].sum().backward()
-    assert whole.grad is None

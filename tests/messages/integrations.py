@@ -1,7 +1,6 @@
 """Calls of what runs inside PyTorch, transformers and sentence-transformers that raise."""
 
 import copy
-import pickle
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -20,7 +19,6 @@ from transformers import masking_utils
 
 from uwaga.integrations import pack_linear, patch_torch, register_with_transformers, unpack_linear
 from uwaga.integrations.sentence_transformers import unpad
-from uwaga.integrations.transformers import attention
 from uwaga.integrations.transformers.attention import uwaga_attention
 from uwaga.integrations.transformers.mask_plan import lazy_mask
 from uwaga.integrations.transformers.register import find_documents
@@ -43,24 +41,6 @@ def mask(function: Callable | None = None) -> torch.Tensor:
 
 def by_itself(family: str) -> nn.Module:
     return transformers.AutoModel.from_config(transformers.AutoConfig.for_model(family, vocab_size=64, **WIDE))
-
-
-def bert() -> nn.Module:
-    model = tiny_models.make("bert", tiny_models.ENCODERS["bert"], transformers.AutoModel)
-    model.set_attn_implementation("uwaga")
-    return model
-
-
-def maps(model: nn.Module) -> Any:
-    return model(tiny_models.tokens(3, 7), output_attentions=True)
-
-
-def gradient_too_large(patch: pytest.MonkeyPatch) -> None:
-    made = maps(bert())
-    made.attentions[0].retain_grad()
-    made[0].sum().backward()
-    patch.setattr(attention, "MAX_BYTES", 2000)
-    made.attentions[0].grad  # noqa: B018
 
 
 def replaced(name: str) -> None:

@@ -1,19 +1,14 @@
-"""The attention function that transformers' models call in every layer, and the map that it returns, with the gradients that the
-weights of eager attention have.
+"""The attention function that transformers' models call in every layer, and the map that it returns.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N tokens of a
 sequence, R ragged rows.
 """
 
-import math
-import weakref
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node
 
 from uwaga.integrations.transformers.layer_call import (
     AttentionCall,
@@ -28,7 +23,6 @@ from uwaga.integrations.transformers.layer_call import (
     whole_mask,
 )
 from uwaga.integrations.transformers.packed_states import PackedStates, Packing
-from uwaga.maps.base import MAX_BYTES, format_bytes
 from uwaga.maps.map import AttentionMap, map_options
 from uwaga.ops.attention.api import attention
 from uwaga.ops.attention.hooks import Asked, hooks_of, looking, run_hooks
@@ -106,7 +100,6 @@ def uwaga_attention(
     wants_map = _wants("attentions", others)
     call = attention_call(layer, (query, key, value))
     layer_options = {"scale": scaling, "softcap": softcap, "sinks": s_aux, "dropout": dropout}
-    computed: list[Operand] = []
 
     def whole() -> Asked:
         all_query, all_key, all_value = plain_tensors(query, key, value)
@@ -124,7 +117,6 @@ def uwaga_attention(
         output = attention(asked.query, asked.key, asked.value, **asked.options)
         if call.last is not None and isinstance(asked.query, Ragged):
             output = put_last(asked, output, call.last)
-        computed.append(output)
         return output
 
     of_layer = hooks_of(module)
@@ -134,10 +126,8 @@ def uwaga_attention(
     options = {"mask": call.mask, "bias": call.bias} | layer_options
     asked = Asked(query=call.query, key=call.key, value=call.value, options=options, whole_batch=whole)
     output = run_hooks(of_layer, asked, module, compute)
-    expected = _as_expected(layer, call, output, query.shape[2], others)
-    if not wants_map:
-        return expected, None
-    return expected, _map_of_call(seen[0], expected if output is computed[0] else None)
+    attention_map = AttentionMap(seen[0].query, seen[0].key, **map_options(seen[0].options)) if wants_map else None
+    return _as_expected(layer, call, output, query.shape[2], others), attention_map
 
 
 def _start(layer: LayerArguments, mask: Mask | None, bias: Tensor | None) -> int | None:
@@ -213,81 +203,3 @@ def _from_pages(
     options: dict[str, Any] = dict(others, cu_seq_lens_k=key_offsets)
     key, value = cache.update(key, value, module.layer_idx, options)
     return key, value, options["cu_seq_lens_k"]
-
-
-class LayerMap(AttentionMap):
-    """The map of a layer whose output has a gradient: with `retain_grad` and `grad`, as the weights of eager attention.
-
-    The gradient is that through the layer's output; losses computed from the map itself (`lse`, `entropy`, `received`) do
-    not contribute.
-    """
-
-    _node: Node | None = None  # what made the layer's output, (B, Q, H, E); a part of a map has none
-    _place: int = 0  # among the results of the node
-    _value: Tensor | None = None  # (B, G, K, E)
-    _retains: bool = False
-    _gradient: Tensor | None = None  # of the layer's output, of all backward passes so far
-
-    def retain_grad(self) -> None:
-        """Keep the gradient of the weights in a backward pass; a second call has no effect.
-
-        Raises:
-            RuntimeError: this is a part of a map, or was pickled.
-        """
-        if self._node is None:
-            raise RuntimeError(f"{self.kind}.retain_grad: only the map that the model returned can retain its gradient")
-        if not self._retains:
-            self._retains = True
-            # A weak reference: the node would keep the map, and the map keeps the node.
-            self._node.register_prehook(partial(_keep_gradient, weakref.ref(self)))
-
-    @property
-    def requires_grad(self) -> bool:
-        """Whether a backward pass through the layer's output reaches the weights."""
-        return self._node is not None
-
-    @property
-    def grad(self) -> Tensor | None:
-        """(B, H, Q, K): the gradient of the weights, computed when read; None before a backward pass.
-
-        At a hidden key it is the derivative with respect to a weight there, as in eager attention.
-
-        Raises:
-            ValueError: it takes more memory than `to_dense` allows.
-        """
-        if self._gradient is None:
-            return None
-        assert self._value is not None
-        if (size := math.prod(self.shape) * self._gradient.itemsize) > MAX_BYTES:
-            raise ValueError(
-                f"{self.kind}.grad: the dense matrix {self.shape} takes {size} bytes ({format_bytes(size)}), more than {MAX_BYTES}"
-            )
-        gradient_BHQE = self._gradient.transpose(1, 2)
-        value_BGKE = self._value.to(gradient_BHQE.dtype)
-        gradient_BGXQE = gradient_BHQE.unflatten(1, (value_BGKE.shape[1], -1))  # X query heads for each of G
-        return (gradient_BGXQE @ value_BGKE[:, :, None].mT).flatten(1, 2)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name not in vars(LayerMap)}
-
-
-def _keep_gradient(of: "weakref.ref[LayerMap]", gradients: tuple[Tensor | None, ...]) -> None:
-    made = of()
-    if made is None or (more := gradients[made._place]) is None:
-        return
-    more = more.detach()
-    made._gradient = more.clone() if made._gradient is None else made._gradient + more
-
-
-def _map_of_call(asked: Asked, output: Tensor | None) -> AttentionMap:
-    """Return the map of a call, from its whole batch and its output, (B, Q, H, E).
-
-    output: None if a hook has changed it: then its gradient is not that of the weights.
-    """
-    assert isinstance(asked.value, Tensor)
-    options = map_options(asked.options)
-    if output is None or not torch.is_grad_enabled() or output.grad_fn is None:
-        return AttentionMap(asked.query, asked.key, **options)
-    made = LayerMap(asked.query, asked.key, **options)
-    made._node, made._place, made._value = output.grad_fn, output.output_nr, asked.value.detach()
-    return made
