@@ -103,26 +103,3 @@ def test_attention_changes_over_and_back() -> None:
         with torch.no_grad():
             logits = model(**ids).logits
         assert torch.equal(results.setdefault(name, logits), logits)
-
-
-@pytest.mark.slow
-@pytest.mark.gate(only=lambda family: family == "llama")
-@pytest.mark.parametrize("family", tiny.DECODERS)
-def test_continuous_batching(family: str) -> None:
-    """The tokens of one prompt after the other, where prompts of several lengths are packed and read in pieces."""
-    model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM)
-    prompts = [tiny.tokens(1, length, seed=length)[0] for length in (5, 9, 3, 14)]
-    texts = [model.generate(prompt[None], max_new_tokens=8, do_sample=False)[0] for prompt in prompts]
-    model.set_attn_implementation("uwaga")
-    made = model.generate_batch(
-        inputs=[prompt.tolist() for prompt in prompts],
-        generation_config=transformers.GenerationConfig(max_new_tokens=8, do_sample=False, eos_token_id=-1),
-        continuous_batching_config=transformers.ContinuousBatchingConfig(
-            page_size=16, num_blocks=32, max_batch_tokens=16
-        ),
-        progress_bar=False,
-    )
-    assert [answer.error for answer in made.values()] == [None] * len(prompts)
-    whole = [torch.tensor(answer.prompt_ids + answer.generated_tokens) for answer in made.values()]
-    assert all(torch.equal(*pair) for pair in zip(whole, texts, strict=True))
-    assert tiny.implementation_of(model) == "uwaga"

@@ -5,11 +5,11 @@ sequence, R ragged rows.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from uwaga._base.arguments import check
 from uwaga.integrations.transformers.layer_call import (
     AttentionCall,
     LayerArguments,
@@ -31,7 +31,7 @@ from uwaga.ops.ragged import Operand, Ragged
 
 # Arguments of some models that change the result and are not supported. All other keyword arguments, such as position_ids, are
 # for other implementations.
-_NOT_SUPPORTED = ("indices", "block_indices", "sinks", "block_table")
+_NOT_SUPPORTED = ("indices", "block_indices", "sinks", "block_table", "cache")
 
 
 def uwaga_attention(
@@ -48,8 +48,7 @@ def uwaga_attention(
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
-    cu_seq_lens_k: Any = None,
-    cache: object = None,
+    cu_seq_lens_k: Tensor | None = None,
     **others: object,
 ) -> tuple[Tensor, AttentionMap | None]:
     """Compute the attention of a layer of transformers: the output (B, Q, H, E), and with output_attentions=True a map of the weights.
@@ -65,21 +64,17 @@ def uwaga_attention(
         sliding_window: used for packed batches without a mask; a mask includes it.
         s_aux: (H,) a sink for each head.
         position_bias: (B or 1, H, Q, K), added to the scores.
-        cu_seq_lens_q, cu_seq_lens_k: (R+1,) offsets of the documents of a packed batch (B = 1). With a paged cache,
-            cu_seq_lens_k is a dict of them by the type of layer.
-        cache: the paged cache of continuous batching, which stores the new keys and values and returns those of whole
-            documents; a cache of another kind raises ValueError.
+        cu_seq_lens_q, cu_seq_lens_k: (R+1,) offsets of the documents of a packed batch (B = 1), the same for queries and keys.
 
     Raises:
         ValueError: the layer passes an argument that is not supported.
     """
     for name in _NOT_SUPPORTED:
         if others.get(name) is not None:
-            raise _refusal(module, name)
-    if cache is not None:
-        # The mask is that of the packed queries alone; without one, `is_causal` and `sliding_window` count in each document.
-        key, value, cu_seq_lens_k = _from_pages(module, key, value, cache, cu_seq_lens_k, others)
-        attention_mask = None
+            raise ValueError(
+                f"attn_implementation='uwaga': {type(module).__name__} passes {name!r}, which is not supported; "
+                "load the model with attn_implementation='eager'"
+            )
     if is_causal is None:  # classes of bidirectional layers may say True, or nothing
         is_causal = cu_seq_lens_q is not None and bool(getattr(module, "is_causal", False))
     layer = LayerArguments(
@@ -89,12 +84,17 @@ def uwaga_attention(
         position_bias=position_bias,
         is_causal=is_causal,
         sliding_window=sliding_window,
-        query_offsets=cu_seq_lens_q,
-        key_offsets=cu_seq_lens_k,
+        offsets=None if cu_seq_lens_q is None else cu_seq_lens_q.long(),
     )
     if cu_seq_lens_q is not None and query.shape[0] != 1:
         raise ValueError(
             f"attn_implementation='uwaga': cu_seq_lens_q needs one packed row, not a batch of {query.shape[0]}"
+        )
+    if cu_seq_lens_q is not None and cu_seq_lens_k is not None and cu_seq_lens_k is not cu_seq_lens_q:
+        check(
+            torch.equal(cu_seq_lens_q, cu_seq_lens_k),
+            f"attn_implementation='uwaga': {type(module).__name__} gets cu_seq_lens_q and cu_seq_lens_k that differ; documents of a packed "
+            "batch have the same queries and keys",
         )
     check_documents(layer, others.get("position_ids"))
     wants_map = _wants("attentions", others)
@@ -110,7 +110,7 @@ def uwaga_attention(
             value=all_value,
             options={"mask": mask, "bias": bias} | layer_options,
             start=_start(layer, mask, bias),
-            has_positions=layer.query_offsets is None,
+            has_positions=layer.offsets is None,
         )
 
     def compute(asked: Asked) -> Operand:
@@ -177,29 +177,3 @@ def _as_expected(
 def _wants(name: str, others: Mapping[str, object]) -> bool:
     """Return whether the caller requests the "attentions" of every layer, or its "hidden_states", which must be plain then."""
     return bool(others.get(f"output_{name}")) or is_output_collected(name)
-
-
-def _refusal(module: nn.Module, name: str) -> ValueError:
-    return ValueError(
-        f"attn_implementation='uwaga': {type(module).__name__} passes {name!r}, which is not supported; "
-        "load the model with attn_implementation='eager'"
-    )
-
-
-def _from_pages(
-    module: nn.Module,
-    key: Tensor,
-    value: Tensor,
-    cache: object,
-    key_offsets: Any,
-    others: Mapping[str, object],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return keys (1, G, K, D) and values (1, G, K, E) of whole documents, and the offsets of the documents among the keys."""
-    from transformers.generation.continuous_batching.cache import PagedAttentionCache
-
-    if not isinstance(cache, PagedAttentionCache):
-        raise _refusal(module, "cache")
-    # `update` puts the offsets of this type of layer in the place of these.
-    options: dict[str, Any] = dict(others, cu_seq_lens_k=key_offsets)
-    key, value = cache.update(key, value, module.layer_idx, options)
-    return key, value, options["cu_seq_lens_k"]

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from uwaga._base.arguments import check
 from uwaga._base.tracing import is_intercepted
 from uwaga.integrations.torch_patch import autocast, is_supported
 from uwaga.integrations.transformers.mask_functions import has_documents, reach
@@ -32,8 +31,7 @@ class LayerArguments(NamedTuple):
     position_bias: Tensor | None
     is_causal: bool  # where there is no mask
     sliding_window: int | None  # where there is no mask, of a packed batch
-    query_offsets: Tensor | None  # (R+1,) of a packed batch
-    key_offsets: Tensor | None
+    offsets: Tensor | None  # (R+1,) int64, of a packed batch
 
 
 def plan_of(mask: Tensor | None) -> MaskPlan | None:
@@ -53,30 +51,14 @@ def plan_of(mask: Tensor | None) -> MaskPlan | None:
 
 def whole_mask(layer: LayerArguments, query: Tensor, key: Tensor) -> tuple[Mask | None, Tensor | None]:
     """Return the mask and the bias over the scores (B, H, Q, K)."""
-    if layer.query_offsets is None:
+    if layer.offsets is None:
         return _mask_and_bias(layer, query)
-    queries, keys = query.shape[2], key.shape[2]
-    of_queries, of_keys = documents(layer)
-    same = Documents(_ids(of_keys, keys), query_ids=_ids(of_queries, queries))
+    same = Documents(_ids(layer.offsets, key.shape[2]), query_ids=_ids(layer.offsets, query.shape[2]))
     if layer.mask is not None:
         mask, bias = _mask_and_bias(layer, query)
         return same if mask is None else mask & same, bias
     inside = band(layer)
-    if inside is None:
-        return same, layer.position_bias
-    check(
-        torch.equal(of_queries, of_keys),
-        f"attn_implementation='uwaga': {type(layer.module).__name__} attends causally or in a window over a packed "
-        "batch whose cu_seq_lens_q and cu_seq_lens_k differ; neither a map nor a position bias is supported there",
-    )
-    return same & inside, layer.position_bias
-
-
-def documents(layer: LayerArguments) -> tuple[Tensor, Tensor]:
-    """Return the offsets of a packed batch, of its queries and of its keys."""
-    assert layer.query_offsets is not None
-    of_queries = layer.query_offsets.long()
-    return of_queries, of_queries if layer.key_offsets is None else layer.key_offsets.long()
+    return same if inside is None else same & inside, layer.position_bias
 
 
 def band(layer: LayerArguments) -> Mask | None:
@@ -125,7 +107,7 @@ def check_documents(layer: LayerArguments, position_ids: object) -> None:
     module, plan = layer.module, layer.plan
     if getattr(module, "layer_idx", None) != 0 or plan is None or plan.is_packed or is_intercepted():
         return
-    if layer.query_offsets is not None or not isinstance(position_ids, Tensor) or position_ids.dim() != 2:
+    if layer.offsets is not None or not isinstance(position_ids, Tensor) or position_ids.dim() != 2:
         return
     is_causal = getattr(module, "is_causal", False) and position_ids.shape[1] > 1
     if is_causal and has_documents(position_ids, plan.tokens):
@@ -179,7 +161,7 @@ def attention_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCa
             return over_states
     query, key, value = plain_tensors(*tensors)
     call: AttentionCall | None = None
-    if layer.query_offsets is not None:
+    if layer.offsets is not None:
         call = _packed_batch_call(layer, (query, key, value))
     elif segments is not None:
         call = _segments_call(layer, segments, (query, key, value))
@@ -206,7 +188,7 @@ def _packed_states_call(layer: LayerArguments, segments: Segments, tensors: Quer
     if not all(x.is_packed and x.heads_first and x.packing.has_same_tokens(packing) for x in states):
         return None
     query, key, value = autocast(*(x.values for x in states))
-    call = _ragged((query, key, value), packing.offsets, packing.offsets, segments.mask, packing)
+    call = _ragged((query, key, value), packing.offsets, segments.mask, packing)
     last = None if layer.plan is None or layer.plan.last is None else layer.plan.last.of_tokens
     return call if last is None else call._replace(last=(packing.offsets, last))
 
@@ -216,7 +198,7 @@ def _segments_call(layer: LayerArguments, segments: Segments, tensors: QueryKeyV
     if segments.lengths is not None and not is_supported(*tensors):
         return None  # segments of padding need a ragged mask, which other engines compute sequence by sequence
     rows = _in_a_row(tensors)
-    call = _ragged(rows, segments.offsets, segments.offsets, segments.visible)
+    call = _ragged(rows, segments.offsets, segments.visible)
     if layer.plan is None or layer.plan.last is None:
         return call
     batch, _, length, _ = tensors[0].shape
@@ -226,20 +208,20 @@ def _segments_call(layer: LayerArguments, segments: Segments, tensors: QueryKeyV
 
 def _packed_batch_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCall | None:
     """Return the ragged call over a packed batch, by the offsets of its documents, where the mask has no other restriction."""
-    if layer.position_bias is not None:
+    offsets = layer.offsets
+    if layer.position_bias is not None or offsets is None:
         return None
-    of_queries, of_keys = documents(layer)
     if layer.mask is None:
-        return _ragged(_in_a_row(tensors), of_queries, of_keys, band(layer))
-    if layer.plan is None or not torch.equal(of_queries, of_keys):
+        return _ragged(_in_a_row(tensors), offsets, band(layer))
+    if layer.plan is None:
         return None
     segments = layer.plan.segments
     if segments is None and layer.plan.tokens is None and _is_same_in_any_document(layer.plan.mask):
         # Made for the whole row, as ModernBERT's windows are. Over documents a token has the bits that it has alone.
-        return _ragged(_in_a_row(tensors), of_queries, of_keys, layer.plan.mask)
-    if segments is None or not torch.equal(segments.offsets, of_queries):
+        return _ragged(_in_a_row(tensors), offsets, layer.plan.mask)
+    if segments is None or not torch.equal(segments.offsets, offsets):
         return None
-    return _ragged(_in_a_row(tensors), of_queries, of_keys, segments.mask)
+    return _ragged(_in_a_row(tensors), offsets, segments.mask)
 
 
 def _is_same_in_any_document(mask: Mask | None) -> bool:
@@ -258,7 +240,7 @@ def _in_a_row(tensors: QueryKeyValue) -> QueryKeyValue:
 def _segments(layer: LayerArguments) -> Segments | None:
     """Return the segments of the plan, if queries and keys are the same tokens and there is no position bias."""
     plan = layer.plan
-    if plan is None or not plan.is_self_attention or layer.position_bias is not None or layer.query_offsets is not None:
+    if plan is None or not plan.is_self_attention or layer.position_bias is not None or layer.offsets is not None:
         return None
     return plan.segments
 
@@ -277,8 +259,7 @@ def put_last(asked: Asked, output: Operand, last: tuple[Tensor, Mask]) -> Ragged
 
 
 def _ragged(
-    tensors: QueryKeyValue, of_queries: Tensor, of_keys: Tensor, mask: Mask | None, packing: Packing | None = None
+    tensors: QueryKeyValue, offsets: Tensor, mask: Mask | None, packing: Packing | None = None
 ) -> AttentionCall:
-    query, key, value = tensors
-    ragged_key = Ragged(key, of_keys)
-    return AttentionCall(Ragged(query, of_queries), ragged_key, ragged_key.with_values(value), mask, None, packing)
+    query, key, value = (Ragged(x, offsets) for x in tensors)
+    return AttentionCall(query, key, value, mask, None, packing)

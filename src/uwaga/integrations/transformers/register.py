@@ -54,9 +54,6 @@ def register_with_transformers() -> None:
         _answer_by_context(PreTrainedConfig)
         _tell_of_candidates(GenerationMixin)
         find_documents(masking_utils)
-        from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
-
-        _allow_continuous_batching(ContinuousBatchingManager)
 
 
 def _replace(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
@@ -142,17 +139,6 @@ def find_documents(masks: Any) -> None:
         return result if documents is None else (is_done, None, documents, queries, keys, query_offset, key_offset)
 
     _replace(masks, "_preprocess_mask_arguments", with_documents)
-
-
-def _allow_continuous_batching(manager: Any) -> None:
-    """Let `generate_batch` run with this attention: transformers has a fixed list of names there, and no registry."""
-
-    def switch(original: Callable, self: Any, model: Any, *others: Any, **more: Any) -> None:
-        # It computes in another thread, where the model is neither watched nor edited.
-        if vars(model.config).get(_ATTRIBUTE) != NAME:
-            original(self, model, *others, **more)
-
-    _replace(manager, "switch_to_cb_friendly_attn", switch)
 
 
 def _check(model: Any, name: str | None) -> None:

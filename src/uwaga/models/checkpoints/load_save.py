@@ -28,7 +28,6 @@ def load(
     *,
     dtype: torch.dtype | None = None,
     revision: str | None = None,
-    allow_nonfinite: bool = False,
 ) -> Transformer:
     """Load a model from a directory of transformers or sentence-transformers, by a bundled name, or from the Hub.
 
@@ -39,7 +38,6 @@ def load(
             into its cache.
         dtype: a floating dtype for all weights; None: the dtype of the files.
         revision: a branch, tag or commit on the Hub.
-        allow_nonfinite: accept weights that are NaN or infinite; by default they are an error.
 
     Returns:
         The model, on the CPU, in evaluation mode. Its attribute `directory` is the directory that it was read from;
@@ -50,7 +48,7 @@ def load(
             and unexpected weights and those of a wrong shape.
     """
     folder = directories.transformer(directories.find(path_or_hub_id, revision))
-    return load_folder(folder, dtype, allow_nonfinite=allow_nonfinite, keeps_float16=True)
+    return load_folder(folder, dtype, keeps_float16=True)
 
 
 def check_dtype(dtype: object) -> None:
@@ -63,7 +61,6 @@ def load_folder(
     folder: Path,
     dtype: torch.dtype | None,
     *,
-    allow_nonfinite: bool = False,
     has_head: bool = True,
     shared: mapped_weights.SharedFile | None = None,
     keeps_float16: bool = False,
@@ -94,7 +91,7 @@ def load_folder(
     model = _empty(config)
     ours = model.state_dict()
     table, widens = family.table(config, ours), not keeps_float16
-    read = tables.reader(table, weights, ours, dtype, allow_nonfinite=allow_nonfinite, widens_float16=widens)
+    read = tables.reader(table, weights, ours, dtype, widens_float16=widens)
     model.load_state_dict(read() if shared is None else mapped_weights.mapped(shared, read, ours), assign=True)
     assert not any(x.is_meta for x in (*model.parameters(), *model.buffers())), (
         "buffers must be persistent, or computed"

@@ -62,7 +62,6 @@ def reader(
     ours: Mapping[str, Tensor],
     dtype: torch.dtype | None = None,
     *,
-    allow_nonfinite: bool = False,
     widens_float16: bool = False,
 ) -> Callable[[], dict[str, Tensor]]:
     """Compare names, shapes and dtypes of a file with a table, and return a function that reads our state dict as a copy.
@@ -73,7 +72,7 @@ def reader(
         widens_float16: without a dtype, float16 becomes float32.
 
     Raises CheckpointError that lists all differences, or if there are several dtypes and no `dtype`. The function raises it for values that are
-    NaN or infinite, unless allow_nonfinite, and for tied weights that differ.
+    NaN or infinite, and for tied weights that differ.
     """
     rows = table.rows()
     assert {name for row in rows for name in row.ours} == ours.keys(), "the table and the model disagree"
@@ -107,7 +106,7 @@ def reader(
             # A copy: the file may be overwritten while the model is in use.
             name = names[row.theirs]
             stored = weights.read(name).to(chosen, copy=True)
-            if not allow_nonfinite and not is_finite(stored):
+            if not is_finite(stored):
                 lines.append(("not finite", f"{_described(weights, name)} in {str(chosen).removeprefix('torch.')}"))
             state |= {ours: part.contiguous() for ours, part in zip(row.ours, row.read(stored), strict=True)}
         for second, first in tied:
