@@ -239,16 +239,6 @@ def test_torch_compile(family: str) -> None:
     assert_as_exact(run(compiled), expected, lambda: run(exact))
 
 
-def _per_sample_gradients(model: nn.Module) -> Tensor:
-    from torch.func import functional_call, grad, vmap
-
-    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-        return functional_call(model, parameters, x[None]).square().sum()
-
-    gradients = vmap(grad(loss), (None, 0))(dict(model.named_parameters()), X)
-    return torch.cat([x.flatten(1) for x in gradients.values()], 1)
-
-
 def _checkpointed(model: nn.Module) -> Tensor:
     from torch.utils.checkpoint import checkpoint
 
@@ -265,7 +255,6 @@ def _traced(model: nn.Module) -> Tensor:
 
 
 WAYS = {
-    "per-sample gradients": _per_sample_gradients,
     "activation checkpointing": _checkpointed,
     "a trace": _traced,
 }

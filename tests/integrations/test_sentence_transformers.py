@@ -18,9 +18,8 @@ from torch import nn
 transformers = pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
 import tiny_models  # noqa: E402
-from sentence_transformers.base.modules import Dense  # noqa: E402
 from sentence_transformers.base.modules.transformer import Transformer  # noqa: E402
-from sentence_transformers.sentence_transformer.modules import CNN, Pooling, WordWeights  # noqa: E402
+from sentence_transformers.sentence_transformer.modules import CNN, Pooling  # noqa: E402
 from tiny_models import implementation_of, small  # noqa: E402
 from tiny_tokenizer import read_as_it_is  # noqa: E402
 from tokenizers.processors import TemplateProcessing  # noqa: E402
@@ -182,16 +181,6 @@ def test_pairs_keep_their_token_types(family: str, make: Callable) -> None:
     assert model[0].can_flatten_inputs
 
 
-def test_a_cross_encoder_of_modules(make: Callable) -> None:
-    transformer, pooling = of_pairs(make("bert"))
-    width = transformer.get_embedding_dimension()
-    scores = Dense(width, 1, activation_function=nn.Identity(), module_output_name="scores")
-    encoder = peer.CrossEncoder(modules=[transformer, pooling, scores], device="cpu").eval()
-    own = encoder.predict(PAIRS)
-    np.testing.assert_allclose(unpad(encoder).predict(PAIRS), own, rtol=1e-5)
-    assert encoder[0].can_flatten_inputs
-
-
 def test_what_the_tokenizer_gives_for_no_token_is_not_packed(make: Callable) -> None:
     model = make("bert")
     own = unpad(copy.deepcopy(model)).encode(TEXTS)
@@ -211,16 +200,11 @@ def test_a_module_that_gives_the_output_of_the_pooler(make: Callable) -> None:
     assert implementation_of(model[0].model) == "uwaga"
 
 
-@pytest.mark.parametrize("kind", ["convolution", "weights of words"])
-def test_modules_that_cannot_read_a_packed_row(kind: str, make: Callable) -> None:
+def test_modules_that_cannot_read_a_packed_row(make: Callable) -> None:
     transformer, pooling = make("bert")
-    width = transformer.get_embedding_dimension()
     torch.manual_seed(1)
-    between = (
-        CNN(width, out_channels=width // 2, kernel_sizes=[1, 3])
-        if kind == "convolution"
-        else WordWeights(list(map(str, range(64))), {"5": 2.0, "9": 3.0})
-    )
+    width = transformer.get_embedding_dimension()
+    between = CNN(width, out_channels=width // 2, kernel_sizes=[1, 3])
     model = peer.SentenceTransformer(modules=[transformer, between, pooling], device="cpu").eval()
     agrees(model, ["the cat sat on the mat .", "then it ran away from a dog", "a dog and the cat sat on"], batch_size=1)
     assert not model[0].can_flatten_inputs

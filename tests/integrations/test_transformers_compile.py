@@ -88,19 +88,3 @@ def test_a_generation_with_a_static_cache_is_one_graph(family: str, whose: str, 
         result = generated(model, side, compile_config=on_the_cpu(**compiler))
     assert len(graphs) == (2 if whose == "user" else 1)
     assert torch.equal(result, theirs)
-
-
-@pytest.mark.stress
-def test_a_window_in_a_static_cache_makes_no_more_graphs_than_eager_attention() -> None:
-    """transformers counts the tokens of such a cache in a number, on which a graph depends."""
-    model = tiny.make("mistral", tiny.DECODERS["mistral"], transformers.AutoModelForCausalLM, num_hidden_layers=1)
-    graphs, texts = [], []
-    for name in ("eager", "uwaga"):
-        model.set_attn_implementation(name)
-        backend, made = counting()
-        config = on_the_cpu(backend=backend, fullgraph=True)
-        torch.compiler.reset()
-        texts.append(generated(model, "left", compile_config=config))
-        graphs.append(len(made))
-    assert graphs[0] == graphs[1] > 0
-    assert torch.equal(*texts)

@@ -48,7 +48,7 @@ def inputs(model: nn.Module, ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
     """Positions as `generate` counts them, where the model takes any, and for a pair what its decoder reads."""
     result = {"input_ids": ids, "attention_mask": mask}
     if model.config.is_encoder_decoder:
-        result["decoder_input_ids"] = IDS[:, :4]
+        result["decoder_input_ids"] = IDS  # as long as the encoder's ids, whose padding says nothing of them
     elif "position_ids" in inspect.signature(model.forward).parameters:
         result["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
     return result

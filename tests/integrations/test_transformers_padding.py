@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers", minversion="5")
 import tiny_models as tiny  # noqa: E402
+from engines import needs_native  # noqa: E402
 
-from uwaga._base import native  # noqa: E402
 from uwaga.integrations import pack_linear, register_with_transformers  # noqa: E402
 from uwaga.integrations.transformers.attention import uwaga_attention  # noqa: E402
-from uwaga.ops.attention.hooks import Asked, Proceed, hooked  # noqa: E402
-from uwaga.ops.ragged import Operand, Ragged  # noqa: E402
 
 register_with_transformers()
 
@@ -116,20 +114,6 @@ def test_a_layer_that_says_it_is_causal_where_the_model_wants_no_mask() -> None:
     torch.testing.assert_close(told, causal)
 
 
-def test_windows_that_no_layer_takes() -> None:
-    """The default config of Qwen2-MoE has a window of 0 for none of its layers."""
-    config = transformers.Qwen2MoeConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=2,
-        shared_expert_intermediate_size=16, num_attention_heads=4, num_key_value_heads=4, num_experts=4,
-        num_experts_per_tok=2, experts_implementation="eager",
-    )  # fmt: skip
-    assert config.sliding_window == 0
-    torch.manual_seed(0)
-    model = AutoModel.from_config(config, attn_implementation="eager").eval()
-    for side in ("none", "right"):
-        tiny.agrees(model, states(tiny.tokens(BATCH, LENGTH), mask_of(side)))
-
-
 @pytest.mark.parametrize(("encoder", "decoder"), [(1, 3), (3, 1)])
 def test_stacks_of_other_heights(encoder: int, decoder: int) -> None:
     """Whatever the config counts, the last layer of each gives plain states."""
@@ -163,7 +147,7 @@ def test_a_sequence_of_padding_alone_gives_finite_states() -> None:
         assert model(ids, attention_mask=mask).last_hidden_state.isfinite().all()
 
 
-@pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
+@needs_native
 @pytest.mark.parametrize(
     ("family", "packed", "side"),
     [
@@ -189,26 +173,6 @@ def test_layers_between_attentions_see_no_padding(family: str, packed: bool, sid
     assert last - first > len(inner) / 2
 
 
-def test_padding_of_another_sequence_of_the_same_length_says_nothing_of_the_queries() -> None:
-    model = tiny.make("bart", tiny.PAIRS["bart"], AutoModel)
-    model.set_attn_implementation("uwaga")
-    names = {module: name for name, module in model.named_modules()}
-    leaves_out: dict[str, bool] = {}
-
-    def note(asked: Asked, layer: nn.Module, proceed: Proceed) -> Operand:
-        leaves_out[names[layer]] = isinstance(asked.query, Ragged)
-        return proceed(asked)
-
-    ids = tiny.tokens(BATCH, LENGTH)
-    with torch.no_grad(), hooked(dict.fromkeys(names, note), only_look=True):
-        model(input_ids=ids, attention_mask=mask_of("right"), decoder_input_ids=ids)
-    assert leaves_out == {
-        "encoder.layers.0.self_attn": True, "encoder.layers.1.self_attn": True,
-        "decoder.layers.0.self_attn": False, "decoder.layers.0.encoder_attn": False,
-        "decoder.layers.1.self_attn": False, "decoder.layers.1.encoder_attn": False,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("family", "records", "hidden"), [("llama", False, (0, 0)), ("gpt2", True, (0, 0)), ("mistral", False, (2, 1))]
 )
@@ -232,24 +196,17 @@ def test_the_last_position_is_that_of_eager_attention_though_it_is_padding(
     tiny.agrees(model, run)
 
 
-def test_models_give_plain_tensors() -> None:
-    model = tiny.make("bert", tiny.ENCODERS["bert"], AutoModel)
-    model.set_attn_implementation("uwaga")
-    with torch.no_grad():
-        made = model(tiny.tokens(BATCH, LENGTH), attention_mask=mask_of("right"), output_hidden_states=True)
-    assert all(type(x) is Tensor for x in (made.last_hidden_state, made.pooler_output, *made.hidden_states))
-    assert made.last_hidden_state.is_contiguous()
-
-
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_the_states_of_every_layer(family: str) -> None:
-    options = (tiny.ENCODERS | tiny.DECODERS)[family]
-    model = tiny.make(family, options, AutoModel)
+    """Plain tensors, which a caller may keep."""
+    model = tiny.make(family, (tiny.ENCODERS | tiny.DECODERS)[family], AutoModel)
     ids, mask = tiny.tokens(BATCH, LENGTH), mask_of("right")
 
     def run(model: nn.Module) -> Tensor:
         with torch.no_grad():
             made = model(ids, attention_mask=mask, output_hidden_states=True)
+        assert all(type(x) is Tensor for x in (made.last_hidden_state, *made.hidden_states))
+        assert made.last_hidden_state.is_contiguous()
         return torch.stack(made.hidden_states)[:, mask.bool()]
 
     tiny.agrees(model, run)

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from uwaga.models import Config, Transformer, config, families, generate
-from uwaga.models.transformer import Output
+from uwaga.models import Config, Transformer, config, families
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _TYPES, _NAMES = _DOCS / "reference" / "models.md", _DOCS / "formats" / "model.md"
@@ -30,14 +29,6 @@ def _rows(page: Path, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[: table.index("")]]
 
 
-def _section(documented: object, heading: str) -> list[str]:
-    """The names that a section of a docstring explains."""
-    text = inspect.getdoc(documented) or ""
-    section = re.search(rf"^{heading}:\n((?:    .*\n|\n)+)", text + "\n", re.MULTILINE)
-    assert section is not None
-    return re.findall(r"^    (\w+): ", section[1], re.MULTILINE)
-
-
 def test_the_model_types_are_those_that_load() -> None:
     listed = {row[0].strip("`"): row[1] for row in _rows(_TYPES, "model type")[2:]}
     made = {kind: config(kind) for kind in families.model_types()}
@@ -52,14 +43,6 @@ def test_the_settings_are_those_of_the_tables() -> None:
     listed = [name for item in items for name in re.findall(r"`(\w+)`", item)]
     known = [families.family_of(kind, "").settings for kind in families.model_types()]
     assert sorted(listed) == sorted(set().union(*known))
-
-
-def test_the_outputs_are_those_of_a_call() -> None:
-    assert _section(Output, "Attributes") == list(Output.__annotations__)
-
-
-def test_the_options_of_generate_are_its_own() -> None:
-    assert sorted(_section(generate, "Args")) == sorted(inspect.signature(generate).parameters)
 
 
 @pytest.mark.parametrize("kind", _KINDS)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from uwaga import Ragged
 from uwaga.models import Transformer, config, generate
-from uwaga.models.generating import GenerationOptions, inverse_cdf, process_logits
+from uwaga.models.generating import GenerationOptions, process_logits
 
 CASES = [
     "gpt2-GPT2LMHeadModel",
@@ -218,12 +218,6 @@ def test_what_may_be_drawn_is_what_transformers_leaves(transformers, given: dict
         if name in given:
             expected_RV = kind(given[name])(None, expected_RV)
     assert torch.equal(process_logits(logits_RV, _options(**given)), expected_RV)
-
-
-def test_a_share_is_in_the_token_that_it_falls_into() -> None:
-    chance_V = torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0]).double()
-    shares = torch.tensor([0.0, 0.2499, 0.25, 1 - 2**-53], dtype=torch.float64)
-    assert inverse_cdf(chance_V.expand(4, 5), shares).tolist() == [1, 1, 3, 3]
 
 
 def test_a_seed_says_what_is_drawn(model: Transformer) -> None:
