@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 import uwaga
-from uwaga._base import native
-from uwaga.cli import machine
+from uwaga._base import native, processor
 from uwaga.cli.cases import OURS, THEIRS, Case
 from uwaga.cli.timing import Comparison, compare
 
@@ -279,7 +278,7 @@ def facts(chosen: argparse.Namespace, peak: float | None) -> str:
     level = "no native library" if native.reason_unavailable() else f"instruction set {native.level()}"
     measured = f", multiply-add peak {peak:.0f} GFLOP/s in float32" if peak else ""
     return (
-        f"{datetime.datetime.now(tz=datetime.UTC).date()}, {machine.processor()}, {chosen.threads} threads, {level}"
+        f"{datetime.datetime.now(tz=datetime.UTC).date()}, {processor.model_name()}, {chosen.threads} threads, {level}"
         f"{measured}; uwaga {uwaga.__version__}{_revision()}, torch {torch.__version__}; `{command}`.\n"
         "Times are medians. A column called ratio is the other side's time over uwaga's, the median over rounds in which both ran."
     )

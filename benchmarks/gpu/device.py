@@ -9,6 +9,8 @@ import datetime
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -17,7 +19,6 @@ from typing import NamedTuple
 import torch
 
 import uwaga
-from uwaga.cli import machine
 
 RESULTS = Path(__file__).parents[1] / "results"
 OURS = "uwaga"
@@ -84,8 +85,8 @@ def parse(question: str) -> Bench:
 def facts(bench: Bench) -> str:
     """Return the date, device, driver and versions, without names of hosts and paths."""
     command = " ".join(["python", _program(), *sys.argv[1:]])
-    triton = machine.version("triton")
-    versions = f"uwaga {uwaga.__version__}{_revision()}, torch {torch.__version__}, triton {triton or 'not installed'}"
+    triton = metadata.version("triton") if find_spec("triton") else "not installed"
+    versions = f"uwaga {uwaga.__version__}{_revision()}, torch {torch.__version__}, triton {triton}"
     if bench.device.type != "cuda":
         return f"{_today()}, no GPU: these figures mean nothing; {versions}; `{command}`."
     result = torch.cuda.get_device_properties(bench.device)

@@ -45,14 +45,6 @@ def test_several_processes_say_it_once(model: Path, tmp_path: Path) -> None:
     assert said.count(f"uwaga encode: {model} runs by {WHY}\n") == said.count(" runs by ") == 1
 
 
-def test_store_add(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "one.txt").write_text("\n\n".join(TEXTS))
-    added, said = run("store", "add", tmp_path / "db", tmp_path / "texts", "--model", model)
-    assert added.endswith("db: 3 passages added, 0 were there already\n")
-    assert f"uwaga store add: {model} runs by {WHY}\n" in said
-
-
 @pytest.mark.usefixtures("one_thread")
 def test_doctor(model: Path, tmp_path: Path) -> None:
     findings = json.loads(run("doctor", "--json", "--model", model)[0])

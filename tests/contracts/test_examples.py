@@ -61,23 +61,6 @@ def test_signals_are_those_of_the_whole_text(engine: ModuleType, model: torch.nn
         torch.testing.assert_close(top_HQ, dense_HQK.amax(-1), rtol=1e-4, atol=1e-5)
 
 
-def test_requests_share_the_blocks_of_a_common_beginning(engine: ModuleType, model: torch.nn.Module) -> None:
-    served = engine.Engine(model, block_size=4, blocks=8)
-    first = served.add(PROMPTS[0], max_new_tokens=6)
-    steps = served.run()
-    next(steps)
-    second = served.add(PROMPTS[2], max_new_tokens=2)  # its first eight tokens are those of the first one
-    (_, later) = next(steps)
-    assert later.request is second
-    assert later.tokens == len(PROMPTS[2]) - 8
-    for _ in steps:
-        pass
-    assert [first.new, second.new] == [
-        generate(model, [ids], max_new_tokens=n, eos_token_ids=())[0] for ids, n in ((PROMPTS[0], 6), (PROMPTS[2], 2))
-    ]
-    assert served.blocks.free == 8
-
-
 def test_it_runs_as_a_program(engine: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     engine.main()
     last = capsys.readouterr().out.splitlines()[-3:]

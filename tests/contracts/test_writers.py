@@ -18,7 +18,7 @@ import uwaga
 from uwaga import plots
 from uwaga._base.durable import PathConflictError
 from uwaga._base.errors import SoftDatabaseError
-from uwaga.encode.vector_files import VectorsError, check_numpy, write_numpy
+from uwaga.encode.vector_files import VectorsError, write_numpy
 from uwaga.models import save
 from uwaga.ops import engine_profile
 from uwaga.viewer.lesson import work_through
@@ -110,10 +110,3 @@ def test_a_pipe_is_written_into_and_a_socket_refused(name: str, tmp_path: Path) 
         with pytest.raises((PathConflictError, SoftDatabaseError, VectorsError), match="it is a socket, not a file"):
             write(refused)
         assert refused.is_socket()
-
-
-def test_an_array_of_vectors_is_no_pipe(tmp_path: Path) -> None:
-    """`uwaga encode --numpy` refuses it before it encodes."""
-    os.mkfifo(tmp_path / "x.npy")
-    with pytest.raises(VectorsError, match="not a regular file"):
-        check_numpy(tmp_path / "x.npy")

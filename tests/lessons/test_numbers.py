@@ -30,22 +30,6 @@ def test_masks(numbers: Lesson, name: str, visible: NDArray[np.bool_]) -> None:
     assert (numbers[f"{name}_bits"] == visible).all()
 
 
-def test_batches(numbers: Lesson) -> None:
-    """Sentences of 5, 3 and 1 tokens."""
-    assert numbers["work_total"][0].tolist() == pytest.approx([9, 15, 35, 75, 1 - 35 / 75])
-    assert numbers["places"].sum() == 9
-    near(numbers["packed"], numbers["padded"])
-    # The first sentence is the one of the other steps.
-    near(numbers["packed"][:5], numbers["layer_output"])
-    assert numbers["cut"].tolist() == [[5, 4, 1], [3, 3, 0], [1, 1, 0]]
-
-
-def test_without_positions_the_output_is_permutation_equivariant(numbers: Lesson) -> None:
-    near(numbers["without_apart"], np.zeros((5, 4)))
-    assert np.abs(numbers["with_apart"]).max() > 0.1
-    near(numbers["without_order"], numbers["layer_output"])
-
-
 def test_positions(numbers: Lesson) -> None:
     place, pair = np.arange(5)[:, None], np.arange(2)[None]
     angle = place / 10000 ** (2 * pair / 4)

@@ -133,12 +133,9 @@ def random_question(tokens: int, width: int, inner: int, values: int, heads: int
 
 QUESTIONS = {
     "default": {"request": "lesson"},
-    "unscaled": {"request": "lesson", "settings": {"scaled": False, "heads": 4}},
-    "one token": random_question(1, 1, 1, 1, 1),
     "largest": random_question(12, 8, 8, 8, 4, window=3, length=5, limit=2),
     "odd": random_question(3, 5, 3, 6, 3, length=0, sharpness=-2.0, order=[1, 2, 0]),
     "before": random_question(6, 4, 8, 4, 2, norm="pre", steps=7, written=["w0", "other", "w0"]),
-    "narrow": random_question(4, 2, 6, 2, 2, scaled=False, sharpness=0.0, payload=[[1.0], [2.0], [3.0], [-4.0]]),
 }
 
 
@@ -247,8 +244,8 @@ def page_numbers(reply: Reply, request: dict[str, Any], tmp_path: Path) -> dict[
 
 
 @pytest.mark.slow
-@pytest.mark.gate(only=lambda name: name in ("odd", "before", "narrow"))
-@pytest.mark.parametrize("name", ["default", "unscaled", "odd", "before", "narrow"])
+@pytest.mark.gate(only=lambda name: name == "odd")
+@pytest.mark.parametrize("name", ["default", "odd", "before"])
 def test_an_edited_saved_page_has_the_numbers_of_python(name: str, tmp_path: Path) -> None:
     reply = answer(QUESTIONS[name])
     request = edited(reply.meta["request"], seed=len(name))

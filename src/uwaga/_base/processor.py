@@ -40,6 +40,11 @@ class Processor:
     flags: frozenset[str] = frozenset()
 
 
+def model_name() -> str:
+    """Return the model name of the processor for people, as the system reports it."""
+    return detect().name or platform.processor() or platform.machine()
+
+
 @functools.cache
 def detect() -> Processor:
     """Return the processor of this machine; read once."""

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uwaga._base import env
-from uwaga.cli import machine
+from uwaga._base import env, processor
 from uwaga.cli.terminal import echo, fail, new_table, progress_bar
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def bench(
     console.print(table)
     console.print(linear_table)
     console.print(
-        f"{machine.processor()}, {torch.get_num_threads()} threads, torch {machine.version('torch')}. "
+        f"{processor.model_name()}, {torch.get_num_threads()} threads, torch {torch.__version__}. "
         "Medians of runs in turn; more than 1x: uwaga is faster."
     )
     if torch.cuda.is_available():

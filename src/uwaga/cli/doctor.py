@@ -9,6 +9,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib import metadata
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -16,10 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from uwaga._base import env
+from uwaga._base import env, processor
 from uwaga._base.errors import CheckpointError
 from uwaga._base.install import torch_command
-from uwaga.cli import machine
 from uwaga.cli.terminal import echo_json, fail
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def examine() -> Iterator[Finding]:
     yield from versions
     yield Finding("machine", "system", f"{platform.system()} {platform.machine()}")
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield Finding("machine", "processor", f"{machine.processor()}, {usable} usable")
+    yield Finding("machine", "processor", f"{processor.model_name()}, {usable} usable")
     if any(version.name == "torch" and version.status == "missing" for version in versions):
         return  # all else computes with it
     for topic in TOPICS:
@@ -143,7 +143,12 @@ def _versions() -> Found:
 
 
 def _installed(package: str, distribution: str) -> str | None:
-    return None if importlib.util.find_spec(package) is None else machine.version(distribution) or "installed"
+    if importlib.util.find_spec(package) is None:
+        return None
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "installed"
 
 
 def _native() -> Found:
