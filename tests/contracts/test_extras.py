@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from documents import examples
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -52,8 +53,7 @@ def code(path: Path) -> str:
     if path.suffix == ".py":
         return text
     if path.suffix == ".md":
-        blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-        return "\n".join(re.sub(r"(?m)^(>>>|\.\.\.) ?", "", block) for block in blocks)
+        return re.sub(r"(?m)^(>>>|\.\.\.) ?", "", examples(path))
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     return "\n".join("".join(cell["source"]) for cell in cells)
 

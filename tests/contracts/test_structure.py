@@ -69,12 +69,3 @@ def test_no_variable_has_a_name_that_says_nothing(root: Path) -> None:
             if isinstance(name, str) and name.strip("_").lower() in SAYS_NOTHING:
                 found.add(f"{path.relative_to(root)}: {name}")
     assert found == set()
-
-
-def test_native_code_knows_neither_python_nor_pytorch(root: Path) -> None:
-    for source in (root / "native").rglob("*"):
-        if source.suffix in {".h", ".cc", ".cpp"}:
-            text = source.read_text(encoding="utf-8")
-            assert "Python.h" not in text, source
-            assert "#include <torch" not in text, source
-            assert "#include <ATen" not in text, source

