@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.tracing import is_autocast, is_batch_of_gradients, is_plain_eager, is_recorded, without_autocast
+from uwaga.ops import rows
 from uwaga.ops.activations import ACTIVATIONS, gelu_backward
 from uwaga.ops.linear import choose
 from uwaga.ops.linear.choose import NATIVE, Operands
@@ -122,22 +123,12 @@ class Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, *rest = ctx.saved_tensors
         _, _, needs_x, needs_weight, needs_bias, needs_residual = ctx.needs_input_grad
-        engine = ctx.engine
-        if torch.is_grad_enabled() or not _is_readable_gradient(grad, x, weight):
-            product = product_of(engine)
-            with without_autocast(grad.device):
-                grad_NW, x_NM = _before_activation(ctx.activation, grad, x, weight, rest, product), _rows(x)
-                grad_x = product(grad_NW, weight.t()).view(x.shape) if needs_x else None
-                grad_weight = product(grad_NW.t(), x_NM.t()) if needs_weight else None
-        else:
-            if ctx.activation is None:
-                grad_NW = _rows(grad)
-            else:
-                grad_NW = _rows(_ACTIVATION_BACKWARD[ctx.activation](grad, rest[1]))
-            native_product = NATIVE[engine].product
-            grad_x = native_product(grad_NW, weight.t()) if needs_x else None
-            grad_x = grad_x if grad_x is None or x.dim() == 2 else grad_x.view(x.shape)
-            grad_weight = native_product(grad_NW.t(), _rows(x).t()) if needs_weight else None
+        is_plain = not torch.is_grad_enabled() and _is_readable_gradient(grad, x, weight)
+        product = NATIVE[ctx.engine].product if is_plain else product_of(ctx.engine)
+        with without_autocast(grad.device):
+            grad_NW = _before_activation(ctx.activation, grad, x, weight, rest, product)
+            grad_x = product(grad_NW, weight.t()).view(x.shape) if needs_x else None
+            grad_weight = product(grad_NW.t(), _rows(x).t()) if needs_weight else None
         grad_bias = grad_NW.sum(0) if needs_bias else None
         return None, None, grad_x, grad_weight, grad_bias, grad if needs_residual else None
 
@@ -153,17 +144,8 @@ def _rows(x: Tensor) -> Tensor:
 def _is_readable_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> bool:
     """Return whether native code reads the right numbers at the address of a gradient and of what was saved, which saved-tensor hooks may
     replace."""
-    return (
-        is_plain_eager()
-        and type(grad) is Tensor
-        and grad.dtype is x.dtype is weight.dtype
-        and x.is_cpu
-        and weight.is_cpu
-        and grad.numel() != 0
-        and not grad.is_neg()
-        and not grad._is_zerotensor()
-        and not is_batch_of_gradients(grad)
-    )
+    is_plain = rows.is_native(grad, x, weight) and not is_batch_of_gradients(grad)
+    return is_plain and grad.numel() != 0 and not grad._is_zerotensor()
 
 
 def _before_activation(
@@ -213,6 +195,9 @@ torch.library.define(
 )
 
 
+_call_operator: Callable[..., Tensor] = torch.ops.uwaga.linear
+
+
 def run_operator(
     engine: str, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None
 ) -> Tensor:
@@ -221,12 +206,6 @@ def run_operator(
         activated = ACTIVATIONS[activation](_call_operator(x, weight, bias, None, "", engine))
         return activated if residual is None else residual + activated
     return _call_operator(x, weight, bias, residual, activation or "", engine)
-
-
-def _call_operator(
-    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, activation: str, engine: str
-) -> Tensor:
-    return cast(Tensor, torch.ops.uwaga.linear(x, weight, bias, residual, activation, engine))
 
 
 def _kernel(
