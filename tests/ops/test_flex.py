@@ -53,7 +53,7 @@ def test_a_mask_that_was_written_to_is_read_again() -> None:
         torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_the_choice_on_another_device_is_traced_for_any_length() -> None:
     @torch.compile(fullgraph=True, backend="eager", dynamic=True)
     def run(x: Tensor) -> Tensor:
