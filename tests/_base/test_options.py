@@ -30,14 +30,6 @@ def test_a_table_becomes_options() -> None:
     assert dataclasses.replace(made.inner, size=5).size == 5
 
 
-def test_a_caller_in_python_is_checked_alike() -> None:
-    for wrong in ({"size": 0}, {"sise": 0}, {"size": 7}):
-        with pytest.raises(ValueError):
-            Inner(**wrong)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Inner().size = 3  # type: ignore[misc]
-
-
 def test_a_million_wrong_entries_of_a_list_are_one_error() -> None:
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(ListOf[Text]).validate_python([0] * 1_000_000)

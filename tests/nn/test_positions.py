@@ -17,7 +17,6 @@ from uwaga.nn import (
     RotaryPositions,
     SinusoidalPositions,
 )
-from uwaga.nn.rotary_scaling import RotaryScaling
 from uwaga.ops.rotary import rotate_halves
 
 
@@ -125,15 +124,6 @@ def test_pairs_are_turned_as_complex_numbers(base: float) -> None:
     assert torch.equal(half, wide.bfloat16())
 
 
-@pytest.mark.parametrize("layout", ["interleaved", "halves"])
-def test_what_is_behind_the_turned_width_is_kept(layout: str) -> None:
-    x = _x(5, 3, 8)
-    rotation = RotaryPositions(4, layout=layout)(torch.zeros(5, 1).double())
-    result = rotation.rotate(x)
-    assert torch.equal(result[..., :4], rotation.rotate(x[..., :4]))
-    assert torch.equal(result[..., 4:], x[..., 4:])
-
-
 def test_packed_rows_and_starts_of_their_own() -> None:
     batch = Ragged(_x(5, 2), torch.tensor([0, 2, 2, 5]))
     x = _x(5, 3, 8)
@@ -174,22 +164,6 @@ def test_query_and_key_are_turned_and_the_value_is_not() -> None:
     for value, before in zip(heads[:2], plain[:2], strict=True):
         torch.testing.assert_close(value.transpose(0, 1), turned(before.transpose(0, 1), list(range(7))))
     assert torch.equal(heads.value, plain.value)
-
-
-def test_linear_scaling_is_positions_divided_by_the_factor() -> None:
-    x = torch.zeros(1, 9, 8)
-    scaled = RotaryPositions(8, scaling=RotaryScaling(kind="linear", factor=4.0))(x)
-    plain = RotaryPositions(8)(torch.zeros(1, 3, 8))
-    torch.testing.assert_close(scaled.cos[::4], plain.cos)
-    torch.testing.assert_close(scaled.sin[::4], plain.sin)
-
-
-def test_yarn_scales_cosines_and_sines() -> None:
-    scaling = RotaryScaling(kind="yarn", factor=4.0, original_max_position_embeddings=16)
-    rotation = RotaryPositions(8, scaling=scaling)(torch.zeros(1, 9, 8))
-    torch.testing.assert_close(
-        (rotation.cos.square() + rotation.sin.square()).sqrt(), torch.full((9, 4), 0.1 * math.log(4.0) + 1)
-    )
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,6 @@ def _ragged() -> Call:
 # What makes a mask of a tensor, that tensor, and another one that may be written over it.
 DENSE = {
     "lengths": (KeyLengths, torch.tensor([3, 7]), torch.tensor([7, 0])),
-    "lengths of 32 bits": (KeyLengths, torch.tensor([3, 7], dtype=torch.int32), torch.tensor([7, 0])),
     "one length for all": (KeyLengths, torch.tensor(4), torch.tensor(6)),
     "ids": (
         lambda ids: Documents(ids, query_ids=torch.tensor([0, 0, 1, 1, 2])),
@@ -48,7 +47,6 @@ DENSE = {
     "the last ids": (Documents, torch.tensor([0, 0, 0, 1, 1, 2, 2]), torch.tensor([2, 1, 0, 2, 1, 0, 2])),
     "bits": (lambda bits: DenseMask(bits=bits), _x(2, 1, 5, 7, seed=3) > 0, _x(2, 1, 5, 7, seed=4) > 0),
     "starts": (lambda start: Causal(start=start), torch.tensor([0, 2]), torch.tensor([1, -3])),
-    "starts of a window": (lambda start: Window(1, 0, start=start), torch.tensor([0, 2]), torch.tensor([1, 4])),
     "both": (lambda lengths: Causal() & KeyLengths(lengths), torch.tensor([3, 7]), torch.tensor([7, 2])),
     "either": (lambda bits: Window(0, 0) | bits, _x(2, 1, 5, 7, seed=3) > 0, _x(2, 1, 5, 7, seed=4) > 0),
 }
