@@ -7,7 +7,6 @@ one module, a room is a module, and a return is a stay in a room that was left b
 """
 
 import json
-import os
 import sys
 import tempfile
 import threading
@@ -201,7 +200,6 @@ def main() -> None:
     parser = options(__doc__, grid=False)
     parser.add_argument("--verbose", action="store_true")
     chosen: Any = parse(parser)
-    os.environ.setdefault("UWAGA_PROFILE", "0")
     torch.set_num_threads(1)
     report = Report(chosen, "Walks through the package", ("walk", "functions", "stays", "rooms", "returns"))
     for name, walk in WALKS.items():

@@ -23,8 +23,6 @@ from torch import Tensor
 from uwaga._base import processor
 from uwaga._base.processor import Processor
 
-# No engine profile of this machine changes what tests expect, in this process or those that they start.
-os.environ["UWAGA_PROFILE"] = "0"
 # What torch.compile has compiled is kept by content for all processes of a user: a process that was killed may have left half a file.
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = _COMPILED = tempfile.mkdtemp(prefix="uwaga-inductor-")
 atexit.register(shutil.rmtree, _COMPILED, ignore_errors=True)

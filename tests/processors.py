@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from uwaga._base.processor import Processor
-from uwaga.ops import engine_profile, engine_table
 from uwaga.ops.attention import fast_path
 from uwaga.ops.linear import choose
 
@@ -23,11 +22,8 @@ M2 = Processor(architecture="arm", vendor="Apple", name="Apple M2")
 
 
 def forget() -> None:
-    """Forget what was chosen for the processor before, and the profile of its engines."""
+    """Forget what was chosen for the processor before."""
     for function in (
-        engine_profile.active,
-        engine_table.preference,
-        engine_table.engines,
         fast_path.plan_of,
         fast_path.dense_layout,
         choose.named_by_environment,

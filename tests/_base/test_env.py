@@ -22,7 +22,6 @@ def test_unset_and_empty_mean_the_default(monkeypatch: pytest.MonkeyPatch) -> No
         assert env.level() is None
         assert env.library() is None
         assert env.threads() is None
-        assert env.profile()
         assert env.data() == Path.home() / ".cache" / "uwaga"
 
 
@@ -38,10 +37,9 @@ def test_threads_sleep_while_they_wait_unless_the_user_chose(monkeypatch: pytest
 
 
 def test_values_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {"LEVEL": "avx2", "LIBRARY": "/x/y.so", "DATA": "~/z", "THREADS": "3", "PROFILE": "0"}
+    values = {"LEVEL": "avx2", "LIBRARY": "/x/y.so", "DATA": "~/z", "THREADS": "3"}
     for name, value in values.items():
         monkeypatch.setenv(f"UWAGA_{name}", value)
-    assert not env.profile()
     assert (env.level(), env.library(), env.data(), env.threads()) == ("avx2", Path("/x/y.so"), Path.home() / "z", 3)
 
     monkeypatch.setenv("UWAGA_THREADS", "9" * 5000)

@@ -51,7 +51,6 @@ from uwaga.models.checkpoints import directories, sentence_files
 from uwaga.models.checkpoints.directories import fingerprint
 from uwaga.models.tokenizers.loading import load_target_tokenizer
 from uwaga.nn.attention_id import AttentionId
-from uwaga.ops import engine_profile
 from uwaga.ops.biases import AlibiBias
 from uwaga.ops.masks import Causal, Documents
 from uwaga.ops.ragged import Ragged
@@ -360,8 +359,6 @@ def _picture(folder: Path) -> None:
     images.read_image(folder / "a.png")
 
 
-_ENGINES = {"attention": {"float32": {"cpu": {"128": 1.5}, "torch": {"128": 1.0}}}}
-
 _SEGMENT = f"{0:012d}-{'0' * 16}.safetensors"
 
 
@@ -432,9 +429,6 @@ def _documents(name: str, content: bytes | Callable[[Path], object], faults: str
 
 _STEP = Path("step-000001")
 KINDS = {
-    "engines.json": Kind(
-        "engines.json", lambda folder: engine_profile.write(folder / "engines.json", _ENGINES, 2), _in(engine_profile.read, "engines.json"), "json"
-    ),
     **{
         name: Kind(name, _model, _encode, "json")
         for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "added_tokens.json")

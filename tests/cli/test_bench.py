@@ -1,14 +1,11 @@
 """`uwaga bench`, and the cases that it shares with the programs in benchmarks/."""
 
-from pathlib import Path
-
 import commands
 import pytest
 import torch
 
 from uwaga.cli import cases
 from uwaga.cli.timing import compare
-from uwaga.ops import engine_profile
 
 WIDE = {"env": {"COLUMNS": "160"}}
 
@@ -27,25 +24,6 @@ def test_a_row_for_each_question() -> None:
         "8 x 16 to 32 bfloat16",
     ):
         assert what in said
-
-
-def test_which_engine_is_fastest_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
-    said = commands.run("bench", "--save", "--tiny", "--seconds", "0", **WIDE)
-    profile = engine_profile.read(tmp_path / "data" / "engines.json")
-    assert profile is not None
-    for operation, orders in profile.orders.items():
-        for dtype, engines in orders.items():
-            assert f"{operation}" in said
-            assert f"{dtype}" in said
-            assert " > ".join(engines) in said
-    for operation in ("attention", "linear"):
-        assert profile.orders[operation].keys() == set(engine_profile.DTYPES)
-    assert f"Saved in {profile.path}. Choices follow it from the next process on" in said
-    assert "UWAGA_PROFILE is 0, so that the file is ignored." in said
-    monkeypatch.setenv("UWAGA_DATA", str(profile.path))
-    said = commands.refusal("bench", "--save", "--tiny", "--seconds", "0")
-    assert said == f"{profile.path / 'engines.json'}: cannot be written: File exists"
 
 
 def test_sides_that_disagree_are_refused() -> None:

@@ -2,7 +2,6 @@ import importlib.metadata
 import importlib.util
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import processors
@@ -13,7 +12,6 @@ from typer.testing import CliRunner
 import uwaga
 from uwaga._base import native
 from uwaga.cli import app, doctor
-from uwaga.ops import engine_profile
 
 
 def findings(*arguments: str) -> dict[str, dict[str, str]]:
@@ -54,33 +52,12 @@ def test_shows_every_finding_to_people(report: dict[str, dict[str, str]]) -> Non
         assert finding["name"] in shown.stdout
 
 
-@pytest.fixture
-def profile_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where this process looks for its engine profile."""
-    monkeypatch.setenv("UWAGA_DATA", str(tmp_path))
-    monkeypatch.setenv("UWAGA_PROFILE", "1")
-    _forget()
-    yield tmp_path / "engines.json"
-    _forget()
-
-
-def _forget() -> None:
-    engine_profile.active.cache_clear()
+def test_tells_the_speed_of_the_linear_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UWAGA_LINEAR", "torch")
     processors.forget()
-
-
-def test_tells_which_engine_profile_is_used_and_the_speed_of_the_linear_map(profile_path: Path) -> None:
-    orders = {"linear": {"float32": {"torch": {"384": 1.0}}}, "attention": {"float32": {"torch": {"128": 1.0}}}}
-    engine_profile.write(profile_path, orders, threads=1)
-    report = findings()
-    assert report["engines/profile"]["value"] == str(profile_path)
-    assert report["engines/profile"]["why"].endswith(", by `uwaga bench --save`")
-    assert report["engines/attention float32"]["value"] == "torch"
-    linear = report["engines/linear float32"]
+    linear = findings()["engines/linear float32"]
+    processors.forget()
     value = re.fullmatch(r"torch, (\d+) GFLOP/s( of a float32 peak of (\d+))?", linear["value"])
     assert value
     assert (value[2] is None) is (native.reason_unavailable() is not None)
-    keeps = ": UWAGA_LINEAR=cpu keeps them"
-    if value[2] is None:
-        keeps = ", and the native kernels, which keep them, cannot serve this call"
-    assert linear["why"].endswith(f"({profile_path}); a row may have other bits in another batch{keeps}")
+    assert linear["why"].startswith("named by UWAGA_LINEAR; a row may have other bits in another batch")

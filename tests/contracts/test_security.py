@@ -7,7 +7,6 @@ from uwaga._base import connections, untrusted
 from uwaga.inspect import editing, edits, run_text
 from uwaga.models.checkpoints import weight_files
 from uwaga.models.tokenizers import tokenizer
-from uwaga.ops import engine_profile
 from uwaga.serve import app as serve_app
 from uwaga.serve.requests import Limits
 from uwaga.viewer import service, texts
@@ -42,7 +41,6 @@ def test_the_limits_of_reading_are_those_of_the_code() -> None:
         "tokenizer: characters of a word for WordPiece": tokenizer.MAX_WORD,
         "configuration of training: bytes": untrusted.TOML_BYTES,
         "configuration of training: parts of a dotted key": untrusted.TOML_KEY_PARTS,
-        "engine profile: bytes": engine_profile.PROFILE_BYTES,
         "line of text: bytes": untrusted.LINE_BYTES,
         "gzip and Parquet: bytes from one compressed byte, beyond one line": untrusted.DECOMPRESSION_RATIO,
         "`pytorch_model.bin`: bytes of all views, relative to the file": weight_files.MOST_VIEWS,

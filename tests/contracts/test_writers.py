@@ -20,7 +20,6 @@ from uwaga._base.durable import PathConflictError
 from uwaga._base.errors import SoftDatabaseError
 from uwaga.encode.vector_files import VectorsError, write_numpy
 from uwaga.models import save
-from uwaga.ops import engine_profile
 from uwaga.viewer.lesson import work_through
 from uwaga.viewer.page.snapshot import save_snapshot
 from uwaga.viewer.service import ViewService
@@ -68,7 +67,6 @@ WRITERS: dict[str, tuple[Callable[[Path], object], bytes]] = {
     "encode --numpy": (_numpy, b"\x93NUMPY"),
     "Recording.save": (_recording, b""),
     "models.save": (_model, b""),
-    "an engine profile": (lambda path: engine_profile.write(path, {}, 1), b"{"),
 }
 
 

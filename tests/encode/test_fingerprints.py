@@ -47,7 +47,25 @@ def test_any_file_changes_it_and_so_does_one_that_appears(tmp_path: Path, place:
     heads = ["1_Pooling", "head", "10_Dense", "deep/2_Dense"]
     listed = [{"type": "sentence_transformers.models.Any", "path": path} for path in (place, *heads)]
     (tmp_path / "modules.json").write_text(json.dumps(listed))
-    own = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model", "qwen.tiktoken", "chat_template.jinja", "additional_chat_templates/rerank.jinja", "adapter_config.json", "pytorch_model.bin", "part-of-an-index.safetensors", "part.bin", "artifact.metadata", "sentence_bert_config.json", "sentence_roberta_config.json", "preprocessor_config.json"]
+    own = [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+        "spiece.model",
+        "qwen.tiktoken",
+        "chat_template.jinja",
+        "additional_chat_templates/rerank.jinja",
+        "adapter_config.json",
+        "pytorch_model.bin",
+        "part-of-an-index.safetensors",
+        "part.bin",
+        "artifact.metadata",
+        "sentence_bert_config.json",
+        "sentence_roberta_config.json",
+        "preprocessor_config.json",
+    ]
     files = ["config_sentence_transformers.json", *(f"{place}/{name}" for name in own)]
     files += [f"{head}/{name}" for head in heads for name in ("config.json", "model.safetensors", "pytorch_model.bin")]
     seen = [fingerprint(tmp_path)]

@@ -27,8 +27,3 @@ def inner(**options: Any) -> None:
 def threads(patch: pytest.MonkeyPatch, text: str) -> int | None:
     patch.setenv("UWAGA_THREADS", text)
     return env.threads()
-
-
-def profile(patch: pytest.MonkeyPatch, text: str) -> bool:
-    patch.setenv("UWAGA_PROFILE", text)
-    return env.profile()

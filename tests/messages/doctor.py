@@ -44,25 +44,22 @@ def find_without(patch: pytest.MonkeyPatch, name: str, package: str) -> None:
     find(name)
 
 
-def find_engine(folder: Path, *names: str, profile: str | None = None, **variables: str) -> None:
-    """Raise findings where the folder of caches has an engine profile, or none."""
-    if profile is not None:
-        (folder / "engines.json").write_text(profile)
+def find_engine(*names: str, **variables: str) -> None:
     processors.forget()
     try:
-        find(*names, **{"UWAGA_DATA": str(folder), "UWAGA_PROFILE": "1"} | variables)
+        find(*names, **variables)
     finally:
         processors.forget()
 
 
-def find_on(on: Callable, folder: Path, here: object, *names: str) -> None:
+def find_on(on: Callable, here: object, *names: str) -> None:
     on(here)
-    find_engine(folder, *names)
+    find_engine(*names)
 
 
 def find_without_library(folder: Path, *names: str) -> None:
     native.load.cache_clear()
     try:
-        find_engine(folder, *names, UWAGA_LIBRARY=str(folder / "gone.so"))
+        find_engine(*names, UWAGA_LIBRARY=str(folder / "gone.so"))
     finally:
         native.load.cache_clear()

@@ -1,4 +1,4 @@
-"""Calls of operations that raise: attention, masks, biases, ragged batches, linear maps, norms, engine profiles.
+"""Calls of operations that raise: attention, masks, biases, ragged batches, linear maps, norms.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
 """
@@ -30,7 +30,6 @@ from uwaga import (
 from uwaga.ops import attention_and_lse
 from uwaga.ops.activations import gelu
 from uwaga.ops.dropout import dropout, rows_from
-from uwaga.ops.engine_profile import read, write
 from uwaga.ops.maxsim import maxsim
 from uwaga.ops.norms import Lookup, embedding_norm, residual_norm
 
@@ -38,10 +37,6 @@ Q, K, V = zeros(2, 4, 5, 8), zeros(2, 2, 7, 8), zeros(2, 2, 7, 6)
 VALUES, OFFSETS = torch.arange(20.0).reshape(5, 2, 2), torch.tensor([0, 2, 2, 5])
 X, W, B, R = zeros(2, 6), zeros(5, 6), zeros(5), zeros(2, 5)  # of a linear map: input, weight, bias, residual
 LOOKUP = Lookup(zeros(5, 4), torch.tensor([0, 5]))
-MEASURED = {
-    "attention": {"float32": {"cpu": {"128 tokens": 0.5}, "torch": {"128 tokens": 1.0}}},
-    "linear": {"float32": {"onednn": {"384 to 384": 1.25}, "torch": {"384 to 384": 1.0}}},
-}
 
 
 class Marked(Tensor):
@@ -91,13 +86,3 @@ def by_environment(patch: pytest.MonkeyPatch, engine: str) -> object:
     finally:
         patch.undo()
         processors.forget()
-
-
-def profile(folder: Path, *keys: str, to: object) -> object:
-    """Read an engine profile with one value changed."""
-    path = folder / "engines.json"
-    write(path, MEASURED, threads=2)
-    table = json.loads(path.read_text())
-    reduce(dict.__getitem__, keys[:-1], table)[keys[-1]] = to
-    path.write_text(json.dumps(table))
-    return read(path)

@@ -1,7 +1,7 @@
 """Every environment variable that uwaga reads, in one table; nothing else in the package reads os.environ.
 
 >>> sorted(VARIABLES)
-['UWAGA_DATA', 'UWAGA_LEVEL', 'UWAGA_LIBRARY', 'UWAGA_LINEAR', 'UWAGA_PROFILE', 'UWAGA_THREADS']
+['UWAGA_DATA', 'UWAGA_LEVEL', 'UWAGA_LIBRARY', 'UWAGA_LINEAR', 'UWAGA_THREADS']
 """
 
 import os
@@ -15,7 +15,6 @@ VARIABLES = {
     "UWAGA_LINEAR": "engine of the linear map: cpu, onednn or torch; unset: by processor",
     "UWAGA_DATA": "folder for downloads and caches; unset: ~/.cache/uwaga",
     "UWAGA_THREADS": "threads of the native kernels; unset: torch.get_num_threads()",
-    "UWAGA_PROFILE": "0: ignore the engine profile of `uwaga bench --save`; unset or 1: use it",
 }
 
 # Variables of OpenMP for how threads wait for work: by default they spin, which takes the processor from others.
@@ -61,14 +60,6 @@ def threads() -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) < 20 and 1 <= int(text) <= MAX_THREADS):
         raise ValueError(f"UWAGA_THREADS must be a whole number from 1 to {MAX_THREADS}, not {text!r}")
     return int(text)
-
-
-def profile() -> bool:
-    """Return whether UWAGA_PROFILE permits the use of the engine profile of this machine."""
-    text = _text("UWAGA_PROFILE")
-    if text not in (None, "0", "1"):
-        raise ValueError(f"UWAGA_PROFILE must be 0 or 1, not {text!r}")
-    return text != "0"
 
 
 def _text(name: str) -> str | None:

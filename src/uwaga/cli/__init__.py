@@ -14,7 +14,7 @@ from uwaga.data.documents import SUFFIXES
 
 # At the end of each verb's help.
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
-    "bench": ("uwaga bench", "uwaga bench --save"),
+    "bench": ("uwaga bench",),
     "doctor": ("uwaga doctor", "uwaga doctor --json"),
     "encode": (
         "uwaga encode docs.jsonl -o vectors.parquet --model minilm",

@@ -1,4 +1,4 @@
-"""`uwaga bench`: about a minute of timings next to PyTorch on this machine; with --save, which engine is fastest here."""
+"""`uwaga bench`: about a minute of timings next to PyTorch on this machine."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uwaga._base import env, processor
-from uwaga.cli.terminal import echo, fail, new_table, progress_bar
+from uwaga._base import processor
+from uwaga.cli.terminal import new_table, progress_bar
 
 if TYPE_CHECKING:
     from uwaga.cli.cases import Trial
@@ -15,30 +15,21 @@ if TYPE_CHECKING:
 
 def bench(
     seconds: Annotated[float, typer.Option(help="How long to measure in all, without the set-up.")] = 40.0,
-    save: Annotated[
-        bool,
-        typer.Option(
-            "--save", help="Time the engines instead, and save which is fastest: uwaga prefers it from then on."
-        ),
-    ] = False,
     tiny: Annotated[bool, typer.Option("--tiny", help="Sizes too small for meaningful figures, for tests.")] = False,
 ) -> None:
     """Time attention and the linear map next to PyTorch's own, on this machine."""
-    if save:
-        _save(seconds, tiny)
-        return
     import torch
     from rich.console import Console
 
-    from uwaga.cli.cases import OURS, THEIRS, engine_trials, timed
-    from uwaga.ops.engine_profile import ENGINES
+    from uwaga.cli.cases import OURS, THEIRS, linear_trials, timed
+    from uwaga.ops.linear.choose import NAMES
 
     table = new_table(
         ("what", "heads x tokens x width"), ("ratio", "uwaga\nms", "torch\nms", "GFLOP\n/s"), pad_edge=False
     )
-    engines = [f"{engine}\nratio, GFLOP/s" for engine in ENGINES["linear"]]
+    engines = [f"{engine}\nratio, GFLOP/s" for engine in NAMES]
     linear_table = new_table(("linear map: rows x inputs to outputs",), engines, pad_edge=False)
-    trials = [*_trials(tiny), *(trial for trial in engine_trials(tiny) if trial[0][0] == "linear")]
+    trials = [*_trials(tiny), *linear_trials(tiny)]
     with progress_bar("bench") as progress:
         for labels, case, measured in timed(trials, seconds, progress):
             speeds = {side: f"{case.flops / measured.seconds(side) / 1e9:.0f}" for side in case.sides}
@@ -47,11 +38,8 @@ def bench(
                 times = (f"{measured.seconds(side) * 1e3:.3g}" for side in (OURS, THEIRS))
                 table.add_row(*labels, ratios[OURS], *times, speeds[OURS])
             else:
-                _, dtype, shape = labels
-                figures = (
-                    f"{ratios[engine]} {speeds[engine]:>4}" if engine in ratios else "-" for engine in ENGINES["linear"]
-                )
-                linear_table.add_row(f"{shape} {dtype}", *figures)
+                figures = (f"{ratios[name]} {speeds[name]:>4}" if name in ratios else "-" for name in NAMES)
+                linear_table.add_row(*labels, *figures)
     console = Console()
     console.print(table)
     console.print(linear_table)
@@ -61,36 +49,6 @@ def bench(
     )
     if torch.cuda.is_available():
         console.print(f"These are times of the CPU. For {torch.cuda.get_device_name()}: make gpu, in the sources.")
-
-
-def _save(seconds: float, tiny: bool) -> None:
-    """Time the engines against each other, write the engine profile of this machine, and print both."""
-    import torch
-    from rich.console import Console
-
-    from uwaga.cli.cases import THEIRS, engine_trials, timed
-    from uwaga.ops import engine_profile
-
-    path = engine_profile.default_path()
-    ratios: dict[str, dict[str, dict[str, dict[str, float]]]] = {}  # by operation, dtype, engine and shape
-    with progress_bar("engines") as progress:
-        for (operation, dtype, shape), case, measured in timed([*engine_trials(tiny)], seconds, progress):
-            of_dtype = ratios.setdefault(operation, {}).setdefault(dtype, {})
-            for engine in case.sides:
-                of_dtype.setdefault(engine, {})[shape] = measured.ratio(THEIRS, to=engine)
-    try:
-        orders = engine_profile.write(path, ratios, torch.get_num_threads())
-    except OSError as error:
-        fail("bench", f"{path}: cannot be written: {error.strerror or error}")
-    table = new_table(("what", "type", "PyTorch's time / the engine's, by shape", "order"))
-    for operation, dtypes in ratios.items():
-        for dtype, engines in dtypes.items():
-            figures = (f"{name} " + ", ".join(f"{value:.2f}x" for value in by.values()) for name, by in engines.items())
-            table.add_row(operation, dtype, "; ".join(figures), " > ".join(orders[operation][dtype]))
-    Console().print(table)
-    echo(f"Saved in {path}. Choices follow it from the next process on; delete the file to undo this.")
-    if not env.profile():
-        echo("UWAGA_PROFILE is 0, so that the file is ignored.")
 
 
 def _in_colour(ratio: float) -> str:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 import uwaga
 from uwaga.cli.timing import Comparison, Side, compare
-from uwaga.ops import engine_profile
+from uwaga.ops import engine_table
 from uwaga.ops.linear import api as linear_api
+from uwaga.ops.linear import choose
 
 OURS, THEIRS = "uwaga", "torch"
 
@@ -100,55 +101,32 @@ def decode(heads: int, keys: int, width: int, dtype: torch.dtype) -> Case:
     return Case(_sides(query, key, value), 4 * heads * keys * width)
 
 
-def attention_engines(heads: int, tokens: int, width: int, dtype: torch.dtype) -> Case:
-    """Time dense attention by each engine of the CPU that can serve it. The sides have the names of the engines."""
-    query, key, value = _operands((1, heads, tokens, width), dtype)
-    # PyTorch's as it is called where this engine is preferred: without the validation of a named engine.
-    sides: dict[str, Side] = {
-        **_engines("attention", uwaga.attention, uwaga.explain, query, key, value),
-        THEIRS: partial(F.scaled_dot_product_attention, query, key, value),
-    }
-    return Case(sides, heads * tokens * tokens * 4 * width)
-
-
 def linear_engines(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> Case:
     """Time x W^T + b by each engine of the CPU that can serve it. The sides have the names of the engines."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn((rows, inputs), generator=generator).to(dtype)
     weight = (torch.randn((outputs, inputs), generator=generator) / math.sqrt(inputs)).to(dtype)
     bias = torch.randn(outputs, generator=generator).to(dtype)
+    refused = linear_api.explain(x, weight, bias).refused
     sides: dict[str, Side] = {
-        **_engines("linear", uwaga.linear, linear_api.explain, x, weight, bias),
-        THEIRS: partial(F.linear, x, weight, bias),
+        name: partial(uwaga.linear, x, weight, bias, impl=name) for name in choose.NAMES if name not in refused
     }
+    sides[THEIRS] = partial(F.linear, x, weight, bias)
     return Case(sides, 2 * rows * inputs * outputs)
-
-
-def _engines(
-    operation: str, call: Callable[..., Any], explain: Callable[..., Any], *operands: Tensor
-) -> dict[str, Side]:
-    refused = explain(*operands).refused
-    names = (name for name in engine_profile.ENGINES[operation] if name not in refused)
-    return {name: partial(call, *operands, impl=name) for name in names}
 
 
 # What a case is called in tables, and the case, which is made just before it is timed; its tensors are freed afterwards.
 Trial = tuple[tuple[str, ...], Callable[[], Case]]
 
 
-def engine_trials(tiny: bool) -> Iterator[Trial]:
-    """Yield dense attention and the linear map in every dtype. The sizes are those of MiniLM (384 wide) and BERT (768
-    wide) at a few hundred tokens. tiny: sizes too small for meaningful figures, for tests."""
-    attention = ((2, 8, 8),) if tiny else ((12, 128, 64), (12, 512, 64))  # heads, tokens, width
-    linear = ((8, 16, 32),) if tiny else ((512, 384, 1536), (512, 1536, 384), (512, 768, 768), (512, 768, 3072))
-    for name in engine_profile.DTYPES:
-        for sizes in attention:
-            shape = " x ".join(map(str, sizes))
-            yield ("attention", name, shape), partial(attention_engines, *sizes, getattr(torch, name))
-    for name in engine_profile.DTYPES:
-        for rows, inputs, outputs in linear:
+def linear_trials(tiny: bool) -> Iterator[Trial]:
+    """Yield the linear map in every dtype. The sizes are those of MiniLM (384 wide) and BERT (768 wide) at a few hundred tokens. tiny: sizes
+    too small for meaningful figures, for tests."""
+    sizes = ((8, 16, 32),) if tiny else ((512, 384, 1536), (512, 1536, 384), (512, 768, 768), (512, 768, 3072))
+    for name in engine_table.DTYPES:
+        for rows, inputs, outputs in sizes:
             make = partial(linear_engines, rows, inputs, outputs, getattr(torch, name))
-            yield ("linear", name, f"{rows} x {inputs} to {outputs}"), make
+            yield (f"{rows} x {inputs} to {outputs} {name}",), make
 
 
 def timed(

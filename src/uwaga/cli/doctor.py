@@ -186,30 +186,27 @@ def _threads() -> Found:
 
 def _engines() -> Found:
     """Yield the engine that comes first for dense calls on the CPU, by dtype, and why."""
-    import warnings
-
     import torch
 
     import uwaga
-    from uwaga.ops import engine_profile, engine_table
+    from uwaga.ops import engine_table
 
     yield "processor", engine_table.row().name
-    try:
-        with warnings.catch_warnings():  # a profile that does not apply is a finding below
-            warnings.simplefilter("ignore")
-            profile, why, is_refused = engine_profile.active()
-    except ValueError as error:
-        yield "profile", "none", "missing", str(error)
-        return
-    if profile is not None:
-        why = f"of {profile.date}, by `uwaga bench --save`"
-    yield "profile", "none" if profile is None else str(profile.path), "note" if is_refused else "ok", why
-    for name in engine_profile.DTYPES:
+    for name in engine_table.DTYPES:
         x = torch.zeros(1, 1, 8, 8, dtype=getattr(torch, name))
-        result = uwaga.explain(x, x, x)
-        is_measured = engine_table.preference("attention", x.dtype).is_measured and result.engine == "cpu"
-        yield f"attention {name}", result.engine, "ok" if is_measured else "note", result.reason
+        engine, why, _ = uwaga.explain(x, x, x)
+        yield f"attention {name}", engine, *_evidence("attention", name, engine, why)
     yield from _linear()
+
+
+def _evidence(operation: str, dtype: str, engine: str, why: str) -> tuple[str, str]:
+    """Return the status of an engine, and why: only the native kernels were measured, and give a row the same bits in any batch."""
+    from uwaga.ops import engine_table
+
+    if engine != "cpu":
+        return "note", why
+    evidence, is_measured = engine_table.evidence(operation, dtype)
+    return "ok" if is_measured else "note", f"{why}; {evidence}"
 
 
 def _linear() -> Found:
@@ -220,10 +217,10 @@ def _linear() -> Found:
     import uwaga
     from uwaga._base import native
     from uwaga.cli.timing import compare
-    from uwaga.ops import engine_profile, engine_table
-    from uwaga.ops.linear import api, choose
+    from uwaga.ops import engine_table
+    from uwaga.ops.linear import api
 
-    for name in engine_profile.DTYPES:
+    for name in engine_table.DTYPES:
         dtype: torch.dtype = getattr(torch, name)
         x, weight = torch.randn(512, 768).to(dtype), torch.randn(768, 768).to(dtype)
         try:
@@ -235,11 +232,8 @@ def _linear() -> Found:
         except ValueError as error:  # UWAGA_LINEAR or UWAGA_THREADS
             yield f"linear {name}", "none", "missing", str(error)
             return
-        is_good = engine_table.preference("linear", dtype).is_measured and choose.has_batch_invariant_rows(
-            engine, dtype
-        )
         speed = f"{engine}, {2 * 512 * 768 * 768 / taken / 1e9:.0f} GFLOP/s{peak}"
-        yield f"linear {name}", speed, "ok" if is_good else "note", why
+        yield f"linear {name}", speed, *_evidence("linear", name, engine, why)
 
 
 def _devices() -> Found:
@@ -314,11 +308,11 @@ def _encoder(model: str) -> Finding:
 
 
 def _caches() -> Found:
-    """Yield the folders of downloads and profiles, which can be deleted."""
+    """Yield the folders of downloads, which can be deleted."""
     from huggingface_hub import constants
 
     for name, folder in (
-        ("downloads of data, profiles, mapped weights", env.data()),
+        ("downloads of data, mapped weights", env.data()),
         ("models of the hub", Path(constants.HF_HUB_CACHE)),
     ):
         yield name, str(folder), "ok", "" if folder.is_dir() else "not there yet"

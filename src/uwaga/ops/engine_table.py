@@ -1,48 +1,24 @@
-"""The order of engines for dense work on the CPU, by processor: what was measured where, and what is assumed.
-
-Dense attention is softmax attention in which every query sees every key, without biases. PyTorch's kernels waste nothing
-there, nor in the linear map x W^T + b. All other calls of attention do not come here: PyTorch would compute what a mask hides, or pad
-a ragged batch.
+"""Processors: where the native kernels were measured in dense attention and the linear map x W^T + b, and where their speed is assumed.
 
 The native kernels come first on every processor, because only they give a row the same bits alone and in any batch. MKL and oneDNN
 choose a kernel by the number of rows on some processors (`has_batch_invariant_rows` in ops/linear/choose.py), and other libraries may.
 On a processor that was never measured the speed is unknown: Apple's own library reaches matrix units that the native kernels do not,
-and below AVX2 these are scalar. `uwaga bench --save` measures it and writes an engine profile (`engine_profile`), which comes before
-this table.
+and below AVX2 these are scalar. `uwaga bench` measures it.
 
-The order is a function of processor and dtype, so that two runs have the same bits. It is no function of the number of rows: a
-token's result must not depend on how many others are in its batch.
+The order of the linear map's other engines is a function of the processor, so that two runs have the same bits. It is no function of
+the number of rows: a token's result must not depend on how many others are in its batch.
 
-To add a processor, run `uwaga bench --save` on it, and add a row with the report that shows the figures.
+To add a processor, run `uwaga bench` on it, and add a row with the report that shows the figures.
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-import torch
-
 from uwaga._base import processor
 from uwaga._base.processor import Processor
-from uwaga._base.tracing import constant
-from uwaga.ops import engine_profile
 
-
-class Preference(NamedTuple):
-    """An order of engines, and the reason for it.
-
-    Attributes:
-        engines: by name, the preferred one first.
-        why: "measured on ...", "assumed for ..., not measured: ...", or which profile.
-        is_measured: whether it was measured, on this kind of processor or on this machine.
-    """
-
-    engines: tuple[str, ...]
-    why: str
-    is_measured: bool
-
-
+DTYPES = ("float32", "bfloat16", "float16")
 Reports = Mapping[str, str]  # dtype -> the report or log entry with the figures
 
 _LOG = "docs/log.md"
@@ -65,10 +41,6 @@ class ProcessorEntry(NamedTuple):
     linear: Reports = MappingProxyType({})
     without_native: tuple[str, ...] = ("torch", "onednn")  # MKL is tuned for Intel
 
-    def order(self, operation: str) -> tuple[str, ...]:
-        """Return the engines of "attention" or "linear", the preferred one first."""
-        return ("cpu", "torch") if operation == "attention" else ("cpu", *self.without_native)
-
 
 # The first row that matches applies.
 ROWS: tuple[ProcessorEntry, ...] = (
@@ -80,8 +52,8 @@ ROWS: tuple[ProcessorEntry, ...] = (
     ProcessorEntry(
         "AMD Zen 4 (AVX-512 with bf16)",
         lambda here: here.vendor == "AMD" and here.family == 25,
-        attention=dict.fromkeys(engine_profile.DTYPES, _ZEN_4),
-        linear=dict.fromkeys(engine_profile.DTYPES, _LOG),
+        attention=dict.fromkeys(DTYPES, _ZEN_4),
+        linear=dict.fromkeys(DTYPES, _LOG),
         without_native=("onednn", "torch"),
     ),
     ProcessorEntry(
@@ -104,8 +76,8 @@ ROWS: tuple[ProcessorEntry, ...] = (
     ProcessorEntry(
         "Intel processors with AMX",
         lambda here: here.vendor == "Intel" and {"amx_tile", "amx_bf16"} <= here.flags,
-        attention=dict.fromkeys(engine_profile.DTYPES, _AMX),
-        linear=dict.fromkeys(engine_profile.DTYPES, _AMX),
+        attention=dict.fromkeys(DTYPES, _AMX),
+        linear=dict.fromkeys(DTYPES, _AMX),
     ),
     ProcessorEntry(
         "Intel processors with AVX2 or AVX-512, without AMX",
@@ -127,12 +99,6 @@ def row(here: Processor | None = None) -> ProcessorEntry:
     return next(entry for entry in ROWS if entry.matches(here))
 
 
-@constant
-def engines(operation: str, dtype: torch.dtype) -> tuple[str, ...]:
-    """Return the engines of `preference`."""
-    return preference(operation, dtype).engines
-
-
 def other_bits(keeps: str | None) -> str:
     """Return what `explain` adds to the reason if another engine than the native kernels serves a call on the CPU.
 
@@ -149,20 +115,10 @@ def other_bits(keeps: str | None) -> str:
     )
 
 
-@functools.cache
-def preference(operation: str, dtype: torch.dtype) -> Preference:
-    """Return the order of the engines for "attention" that is dense ("cpu" and "torch"), or for "linear", the linear map, on this machine's CPU."""
-    name, here = str(dtype).removeprefix("torch."), row()
-    if name not in engine_profile.DTYPES:
-        return Preference(("torch",), f"no other engine computes in {name}", True)
-    order, profile = here.order(operation), engine_profile.active().profile
-    if profile is not None and name in profile.orders[operation]:
-        first = profile.orders[operation][name]
-        rest = tuple(engine for engine in order if engine not in first)
-        return Preference((*first, *rest), f"measured on this machine on {profile.date} ({profile.path})", True)
-    report = (here.attention if operation == "attention" else here.linear).get(name)
+def evidence(operation: str, dtype: str) -> tuple[str, bool]:
+    """Return what is known of the native kernels' speed in "attention" or "linear" on this machine, and whether it was measured."""
+    here = row()
+    report = (here.attention if operation == "attention" else here.linear).get(dtype)
     if report is not None:
-        return Preference(order, f"measured on {here.name}: {report}", True)
-    return Preference(
-        order, f"assumed for {here.name}, not measured: `uwaga bench --save` measures it", is_measured=False
-    )
+        return f"measured on {here.name}: {report}", True
+    return f"assumed for {here.name}, not measured: `uwaga bench` measures it", False

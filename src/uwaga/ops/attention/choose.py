@@ -1,17 +1,14 @@
 """Which engine serves a call, and why: the first in the order of preference that does not refuse it.
 
-Dense calls follow `uwaga.ops.engine_table` if no gradient is recorded: the native kernels come first, unless an engine profile of this
-machine prefers PyTorch's kernels, which cannot be differentiated twice.
+On the CPU the native kernels come first for every call that they serve, since they give a row the same bits in any batch.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from uwaga._base import native
-from uwaga._base.tracing import is_in_forward_mode, is_recorded, is_transformed
 from uwaga.ops import engine_table
 from uwaga.ops.attention import native_structs, reference
 from uwaga.ops.attention.call import Call
@@ -24,8 +21,6 @@ _ORDER = ("cpu", "torch", "reference")
 # be a matrix or a loop for them.
 _ORDER_ON_DEVICE = ("torch", "flex", "reference")
 _ORDER_ON_DEVICE_COSTLY = ("flex", "torch", "reference")
-# Of these the processor decides which comes first in a dense call; `_ORDER` is that of all other calls.
-_BY_PROCESSOR = ("cpu", "torch")
 # Without softmax the product can be reassociated, O(N * D * E) in place of O(N * N * (D + E)).
 _ORDER_WITHOUT_SOFTMAX = ("linear", *_ORDER)
 # No fast kernel computes in float64; the reference does, and it is the specification.
@@ -86,13 +81,10 @@ def choice(call: Call, impl: str | None) -> Choice:
         reason = "float64 is computed by the reference"
     else:
         reason = _WHY[engine]
-        # The processor decided, where it had a choice.
-        if engine in _BY_PROCESSOR and _is_by_processor(call) and not any(other in refused for other in _BY_PROCESSOR):
-            reason += f"; {engine_table.preference('attention', call.query.dtype).why}"
     if engine in _COSTS and (cost := _COSTS[engine](call)) is not None:
         reason += f"; {cost}"
     result = Choice(engine, reason, refused)
-    return result._replace(reason=reason + _other_bits(call, result, impl))
+    return result._replace(reason=reason + _other_bits(call, result))
 
 
 def _order(call: Call) -> tuple[str, ...]:
@@ -103,46 +95,16 @@ def _order(call: Call) -> tuple[str, ...]:
         return _ORDER_WITHOUT_SOFTMAX
     if call.query.device.type != "cpu":
         return _ORDER_ON_DEVICE if torch_fused.is_one_kernel(call) else _ORDER_ON_DEVICE_COSTLY
-    if not _is_by_processor(call):
-        return _ORDER
-    dense = engine_table.engines("attention", call.query.dtype)
-    return (*dense, *(name for name in _ORDER if name not in dense))
+    return _ORDER
 
 
-def _other_bits(call: Call, choice: Choice, impl: str | None) -> str:
+def _other_bits(call: Call, choice: Choice) -> str:
     """Return what the reason adds if another engine computes a call on the CPU in a dtype of the native kernels."""
     if choice.engine == "cpu" or call.query.device.type != "cpu" or call.query.dtype not in native_structs.DTYPES:
         return ""
     if choice.engine == "linear" and linear.has_batch_invariant_rows(call):
         return ""
-    if "cpu" in choice.refused:
-        return engine_table.other_bits(None)
-    by_profile = ", and UWAGA_PROFILE=0 in all calls" if impl is None and _is_by_processor(call) else ""
-    return engine_table.other_bits(f'impl="cpu" keeps them{by_profile}')
-
-
-def _is_by_processor(call: Call) -> bool:
-    """Return whether the order depends on the processor: for calls without a gradient in which PyTorch's kernels compute nothing hidden."""
-    query = call.query
-    return (
-        query.device.type == "cpu"
-        and call.options.softmax
-        and len(call.options.mask_program) == 0
-        and call.query_offsets is None
-        and call.bias is None
-        and call.relative is None
-        and query.shape[1] == call.key.shape[1]  # PyTorch's kernel copies the keys of grouped heads
-        and query.shape[3] == call.value.shape[3]  # and it is another one, which stores the scores, for two widths
-        and not _is_float64(call)
-        and not _may_be_differentiated(query, call.key, call.value)
-    )
-
-
-def _may_be_differentiated(*operands: Tensor) -> bool:
-    if is_recorded(*operands):
-        return True
-    # torch.compile records its own gradients, by requires_grad.
-    return not torch.compiler.is_compiling() and (is_transformed() or is_in_forward_mode())
+    return engine_table.other_bits(None if "cpu" in choice.refused else 'impl="cpu" keeps them')
 
 
 def _is_float64(call: Call) -> bool:

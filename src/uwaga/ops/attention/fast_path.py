@@ -89,8 +89,6 @@ def attend(
     ):
         return None
     records = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    if impl is None and normalize is not None and (records or dropout or wants_lse):
-        impl = "cpu"  # PyTorch's kernel, which an engine profile may prefer, does not serve these
     options = (scale, normalize, softcap, impl)
     try:
         if mask is not None and (not (type(mask) is Causal or type(mask) is Window) or isinstance(mask.start, Tensor)):

@@ -1,7 +1,6 @@
 """Which engine computes a linear map, and why: the first in the order of preference that does not refuse.
 
-The order is that of `uwaga.ops.engine_table`, fixed by the processor and the dtype, never by a timing at run time, so that two runs
-give the same bits.
+The order is that of `uwaga.ops.engine_table`, fixed by the processor, never by a timing at run time, so that two runs give the same bits.
 
 An engine of native code ("cpu", "onednn") is a module with
 
@@ -85,8 +84,6 @@ def choice(operands: Operands, impl: str | None) -> Choice:
             why = "named by UWAGA_LINEAR"
         else:
             why = _WHY[name]
-            if len(refused) < len(NATIVE):  # the processor decided, where it had a choice
-                why += f"; {engine_table.preference('linear', dtype).why}"
     if name != "cpu" and operands.x.is_cpu and dtype in DTYPES:
         why += engine_table.other_bits(None if "cpu" in refused else keeps)
     return Choice(name, why, refused)
@@ -109,7 +106,7 @@ def engine_name(operands: Operands, impl: str | None) -> str:
     """Return the engine of `choice`. Raises ValueError as `choice`."""
     if impl is not None:
         return named(impl, NAMES, lambda name: refusal(name, operands), function="linear")
-    return next(name for name in order(operands.x.dtype) if refusal(name, operands) is None)
+    return next(name for name in order() if refusal(name, operands) is None)
 
 
 @cache
@@ -124,18 +121,15 @@ def eager_engine(dtype: torch.dtype, impl: str | None) -> str | None:
     if impl is not None:
         check_choice(impl, "linear: impl", NAMES, " or None")
         return impl if impl == "torch" or NATIVE[impl].refusal(sample) is None else None
-    return next(name for name in order(dtype) if name == "torch" or NATIVE[name].refusal(sample) is None)
+    return next(name for name in order() if name == "torch" or NATIVE[name].refusal(sample) is None)
 
 
 @constant
-def order(dtype: torch.dtype) -> tuple[str, ...]:
+def order() -> tuple[str, ...]:
     """Return the engines in order of preference: the one that UWAGA_LINEAR names first."""
-    by_environment, preferred = named_by_environment(), engine_table.engines("linear", dtype)
-    if "torch" not in preferred:  # it serves what the others refuse
-        preferred = (*preferred, "torch")
-    if by_environment is None:
-        return preferred
-    return by_environment, *(name for name in preferred if name != by_environment)
+    by_environment = named_by_environment()
+    named_first = () if by_environment is None else (by_environment,)
+    return *named_first, *(name for name in ("cpu", *engine_table.row().without_native) if name != by_environment)
 
 
 @cache
