@@ -20,7 +20,6 @@ def test_a_row_for_each_question() -> None:
         "ragged",
         "decode",
         "linear map",
-        "onednn",
         "8 x 16 to 32 bfloat16",
     ):
         assert what in said

@@ -9,7 +9,6 @@ from largest import Largest
 from processors import GENOA, M2, MILAN, SAPPHIRE_RAPIDS, TURIN, x86
 
 from uwaga import Causal, KeyLengths, Window, attention, explain
-from uwaga._base.processor import Processor
 from uwaga.ops import engine_table
 from uwaga.ops.masks import Mask
 
@@ -20,26 +19,24 @@ ROWS = {
     "AMD Zen 3 (AVX2)": MILAN,
     "AMD Zen 4 (AVX-512 with bf16)": GENOA,
     "AMD Zen 5 (AVX-512 with bf16)": TURIN,
-    "AMD processors with AVX-512 that were not measured": x86("AMD", 26, 0x50, "avx2", "avx512f"),
-    "AMD processors with AVX2 that were not measured": x86("AMD", 23, 49, "avx2"),
     "Intel processors with AMX": SAPPHIRE_RAPIDS,
-    "Intel processors with AVX2 or AVX-512, without AMX": x86("Intel", 6, 106, "avx2", "avx512f"),
-    "Apple processors": M2,
-    "ARM processors": Processor(architecture="arm", vendor="Arm", model=0xD40),
-    "processors that are not known here": Processor(architecture="riscv64"),
+    "other processors": M2,
 }
 
 
-def test_every_row_is_found_and_has_all_other_engines() -> None:
+def test_every_row_is_found() -> None:
     assert [row.name for row in engine_table.ROWS] == list(ROWS)
     for name, here in ROWS.items():
         row = engine_table.row(here)
         assert row.name == name
-        assert sorted(row.without_native) == ["onednn", "torch"]
         reports = {*row.attention.values(), *row.linear.values()}
         assert all((Path(__file__).parents[2] / report).is_file() for report in reports)
-    assert engine_table.row(x86("Hygon", 24, 0, "avx2")).name == "AMD processors with AVX2 that were not measured"
-    assert engine_table.row(x86("Intel", 6, 60)).name == "processors that are not known here"
+    for here in (
+        x86("AMD", 26, 0x50, "avx2", "avx512f"),
+        x86("Hygon", 24, 0, "avx2"),
+        x86("Intel", 6, 106, "avx2", "avx512f"),
+    ):
+        assert engine_table.row(here).name == "other processors"
 
 
 def _described(reports: Mapping[str, str]) -> str:

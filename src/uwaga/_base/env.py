@@ -12,7 +12,7 @@ MAX_THREADS = 4096  # kMaxThreads of the native library
 VARIABLES = {
     "UWAGA_LEVEL": "instruction set of the native kernels; unset: the best possible",
     "UWAGA_LIBRARY": "path of the native library; unset: the one installed in the package",
-    "UWAGA_LINEAR": "engine of the linear map: cpu, onednn or torch; unset: by processor",
+    "UWAGA_LINEAR": "engine of the linear map: cpu or torch; unset: cpu",
     "UWAGA_DATA": "folder for downloads and caches; unset: ~/.cache/uwaga",
     "UWAGA_THREADS": "threads of the native kernels; unset: torch.get_num_threads()",
 }

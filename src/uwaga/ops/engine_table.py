@@ -5,9 +5,6 @@ choose a kernel by the number of rows on some processors (`has_batch_invariant_r
 On a processor that was never measured the speed is unknown: Apple's own library reaches matrix units that the native kernels do not,
 and below AVX2 these are scalar. `uwaga bench` measures it.
 
-The order of the linear map's other engines is a function of the processor, so that two runs have the same bits. It is no function of
-the number of rows: a token's result must not depend on how many others are in its batch.
-
 To add a processor, run `uwaga bench` on it, and add a row with the report that shows the figures.
 """
 
@@ -32,14 +29,12 @@ class ProcessorEntry(NamedTuple):
 
     Attributes:
         attention, linear: the reports by dtype; the order is assumed for a dtype without a report.
-        without_native: the order of the other engines of the linear map, which counts if the native library is missing.
     """
 
     name: str
     matches: Callable[[Processor], bool]
     attention: Reports = MappingProxyType({})
     linear: Reports = MappingProxyType({})
-    without_native: tuple[str, ...] = ("torch", "onednn")  # MKL is tuned for Intel
 
 
 # The first row that matches applies.
@@ -54,24 +49,12 @@ ROWS: tuple[ProcessorEntry, ...] = (
         lambda here: here.vendor == "AMD" and here.family == 25,
         attention=dict.fromkeys(DTYPES, _ZEN_4),
         linear=dict.fromkeys(DTYPES, _LOG),
-        without_native=("onednn", "torch"),
     ),
     ProcessorEntry(
         "AMD Zen 5 (AVX-512 with bf16)",
         # Family 26 is Zen 5 and Zen 6; the models as in Linux's arch/x86/kernel/cpu/amd.c.
         lambda here: here.vendor == "AMD" and here.family == 26 and here.model < 0x80 and not 0x50 <= here.model < 0x60,
         attention=dict.fromkeys(("float32", "bfloat16"), _LOG),
-        without_native=("onednn", "torch"),
-    ),
-    # Older and newer ones, taken for the nearest that was measured.
-    ProcessorEntry(
-        "AMD processors with AVX-512 that were not measured",
-        lambda here: here.vendor in ("AMD", "Hygon") and "avx512f" in here.flags,
-        without_native=("onednn", "torch"),
-    ),
-    ProcessorEntry(
-        "AMD processors with AVX2 that were not measured",
-        lambda here: here.vendor in ("AMD", "Hygon") and "avx2" in here.flags,
     ),
     ProcessorEntry(
         "Intel processors with AMX",
@@ -79,13 +62,7 @@ ROWS: tuple[ProcessorEntry, ...] = (
         attention=dict.fromkeys(DTYPES, _AMX),
         linear=dict.fromkeys(DTYPES, _AMX),
     ),
-    ProcessorEntry(
-        "Intel processors with AVX2 or AVX-512, without AMX",
-        lambda here: here.vendor == "Intel" and "avx2" in here.flags,
-    ),
-    ProcessorEntry("Apple processors", lambda here: here.architecture == "arm" and here.vendor == "Apple"),
-    ProcessorEntry("ARM processors", lambda here: here.architecture == "arm"),
-    ProcessorEntry("processors that are not known here", lambda here: True),
+    ProcessorEntry("other processors", lambda here: True),
 )
 
 
@@ -93,7 +70,7 @@ def row(here: Processor | None = None) -> ProcessorEntry:
     """Return the row of a processor; None: of this machine's.
 
     >>> row(Processor(architecture="arm", vendor="Apple")).name
-    'Apple processors'
+    'other processors'
     """
     here = processor.detect() if here is None else here
     return next(entry for entry in ROWS if entry.matches(here))

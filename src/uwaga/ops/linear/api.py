@@ -40,7 +40,7 @@ def linear(
         bias: (W,).
         activation: f: "gelu", "gelu_tanh" (its approximation by tanh), "relu", "silu", or None for no activation.
         residual: (..., W), added after the activation; Ragged if x is.
-        impl: None chooses (see `explain`); "cpu", "onednn" or "torch" runs that engine or raises.
+        impl: None chooses (see `explain`); "cpu" or "torch" runs that engine or raises.
 
     Returns:
         (..., W) in the dtype of x (under torch.autocast, in the dtype of F.linear); Ragged if x is.
@@ -101,8 +101,8 @@ def linear_map(
     engine = _plain_engine(x, weight, bias, activation, residual, impl)
     if engine == "torch":
         return torch_linear.linear(x, weight, bias, activation, residual)
-    if engine is not None:
-        return run_eagerly(engine, x, weight, bias, activation, residual)
+    if engine == "cpu":
+        return run_eagerly(x, weight, bias, activation, residual)
     _check(x, weight, bias, activation, residual)
     return run(x, weight, bias, activation, residual, impl)
 

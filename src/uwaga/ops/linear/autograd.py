@@ -18,8 +18,8 @@ from uwaga._base.tracing import is_autocast, is_batch_of_gradients, is_plain_eag
 from uwaga.ops import rows
 from uwaga.ops.activations import ACTIVATIONS, gelu_backward
 from uwaga.ops.linear import choose
-from uwaga.ops.linear.choose import NATIVE, Operands
-from uwaga.ops.linear.engines import torch_linear
+from uwaga.ops.linear.choose import Operands
+from uwaga.ops.linear.engines import cpu, torch_linear
 
 _aten = torch.ops.aten
 # dh from dz and h.
@@ -53,8 +53,8 @@ def run(
     if engine == "torch":
         return torch_linear.linear(x, weight, bias, activation, residual)
     if choose.is_compiled():
-        return run_operator(engine, x, weight, bias, activation, residual)
-    return run_eagerly(engine, x, weight, bias, activation, residual)
+        return run_operator(x, weight, bias, activation, residual)
+    return run_eagerly(x, weight, bias, activation, residual)
 
 
 def _under_autocast(operands: Operands, activation: str | None, residual: Tensor | None, impl: str | None) -> Tensor:
@@ -83,37 +83,36 @@ def lowered(operands: Operands) -> Operands:
 
 
 def run_eagerly(
-    engine: str, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None
 ) -> Tensor:
-    """Compute the map by an engine of native code, where nothing but autograd is active."""
+    """Compute the map by the native kernels, where nothing but autograd is active."""
     if torch.is_grad_enabled() and (
         x.requires_grad
         or weight.requires_grad
         or (bias is not None and bias.requires_grad)
         or (residual is not None and residual.requires_grad)
     ):
-        return cast(Tensor, _apply(engine, activation, x, weight, bias, residual))
-    return NATIVE[engine].product(x, weight, bias=bias, activation=activation, residual=residual)
+        return cast(Tensor, _apply(activation, x, weight, bias, residual))
+    return cpu.product(x, weight, bias=bias, activation=activation, residual=residual)
 
 
 class Linear(torch.autograd.Function):
-    """A linear map by an engine of native code, recorded for autograd."""
+    """A linear map by the native kernels, recorded for autograd."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        engine: str,
         activation: str | None,
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
         residual: Tensor | None,
     ) -> Tensor:
-        ctx.engine, ctx.activation = engine, activation
+        ctx.activation = activation
         if activation is None:
             ctx.save_for_backward(x, weight)
-            return NATIVE[engine].product(x, weight, bias=bias, residual=residual)
-        mapped, preactivation = NATIVE[engine].product_and_preactivation(
+            return cpu.product(x, weight, bias=bias, residual=residual)
+        mapped, preactivation = cpu.product_and_preactivation(
             x, weight, bias=bias, activation=activation, residual=residual
         )
         ctx.save_for_backward(x, weight, bias, preactivation)
@@ -122,15 +121,15 @@ class Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, *rest = ctx.saved_tensors
-        _, _, needs_x, needs_weight, needs_bias, needs_residual = ctx.needs_input_grad
+        _, needs_x, needs_weight, needs_bias, needs_residual = ctx.needs_input_grad
         is_plain = not torch.is_grad_enabled() and _is_readable_gradient(grad, x, weight)
-        product = NATIVE[ctx.engine].product if is_plain else product_of(ctx.engine)
+        product = cpu.product if is_plain else product_of("cpu")
         with without_autocast(grad.device):
             grad_NW = _before_activation(ctx.activation, grad, x, weight, rest, product)
             grad_x = product(grad_NW, weight.t()).view(x.shape) if needs_x else None
             grad_weight = product(grad_NW.t(), _rows(x).t()) if needs_weight else None
         grad_bias = grad_NW.sum(0) if needs_bias else None
-        return None, None, grad_x, grad_weight, grad_bias, grad if needs_residual else None
+        return None, grad_x, grad_weight, grad_bias, grad if needs_residual else None
 
 
 # Function.apply would check again whether a transform of torch.func is active, see ops/attention/fast_path.py.
@@ -176,8 +175,8 @@ def product_of(engine: str) -> Callable[[Tensor, Tensor], Tensor]:
 
     def product(a: Tensor, b: Tensor) -> Tensor:
         is_plain = is_plain_eager() and not (is_batch_of_gradients(a) or is_batch_of_gradients(b))
-        if is_plain and choose.refusal(engine, Operands(a, b, None, None)) is None:
-            return run_eagerly(engine, a, b, None, None, None)
+        if is_plain and choose.refusal("cpu", Operands(a, b, None, None)) is None:
+            return run_eagerly(a, b, None, None, None)
         return _torch_product(a, b)
 
     return product
@@ -187,11 +186,11 @@ def _torch_product(a: Tensor, b: Tensor) -> Tensor:
     return a @ b.t()
 
 
-# The registered operator uwaga::linear, as which torch.compile records a linear map by an engine of native code. Where gradients are
+# The registered operator uwaga::linear, as which torch.compile records a linear map by the native kernels. Where gradients are
 # recorded, the activation stays outside: the compiler fuses it with what follows. So the operator's own gradients are products.
 
 torch.library.define(
-    "uwaga::linear", "(Tensor x, Tensor weight, Tensor? bias, Tensor? residual, str activation, str engine) -> Tensor"
+    "uwaga::linear", "(Tensor x, Tensor weight, Tensor? bias, Tensor? residual, str activation) -> Tensor"
 )
 
 
@@ -199,31 +198,27 @@ _call_operator: Callable[..., Tensor] = torch.ops.uwaga.linear
 
 
 def run_operator(
-    engine: str, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None
 ) -> Tensor:
     """Compute residual + f(x W^T + b), (..., W), as the registered operator."""
     if activation is not None and is_recorded(x, weight, bias, residual):
-        activated = ACTIVATIONS[activation](_call_operator(x, weight, bias, None, "", engine))
+        activated = ACTIVATIONS[activation](_call_operator(x, weight, bias, None, ""))
         return activated if residual is None else residual + activated
-    return _call_operator(x, weight, bias, residual, activation or "", engine)
+    return _call_operator(x, weight, bias, residual, activation or "")
 
 
-def _kernel(
-    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, activation: str, engine: str
-) -> Tensor:
+def _kernel(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, activation: str) -> Tensor:
     if x.numel() == 0 or weight.numel() == 0:  # a compiled graph may meet an empty batch
         return torch_linear.linear(x, weight, bias, activation or None, residual)
-    return NATIVE[engine].product(x, weight, bias=bias, activation=activation or None, residual=residual)
+    return cpu.product(x, weight, bias=bias, activation=activation or None, residual=residual)
 
 
-def _fake(
-    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, activation: str, engine: str
-) -> Tensor:
+def _fake(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, activation: str) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, _, _, activation, ctx.engine = inputs
+    x, weight, _, _, activation = inputs
     if activation:
         raise NotImplementedError("uwaga::linear has no gradients of activations; call it without one")
     ctx.save_for_backward(x, weight)
@@ -234,8 +229,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     needs_x, needs_weight, needs_bias, needs_residual = ctx.needs_input_grad[:4]
     grad_NW, x_NM = _rows(grad), _rows(x)
     return (
-        _call_operator(grad_NW, weight.t(), None, None, "", ctx.engine).view(x.shape) if needs_x else None,
-        _call_operator(grad_NW.t(), x_NM.t(), None, None, "", ctx.engine) if needs_weight else None,
+        _call_operator(grad_NW, weight.t(), None, None, "").view(x.shape) if needs_x else None,
+        _call_operator(grad_NW.t(), x_NM.t(), None, None, "") if needs_weight else None,
         grad_NW.sum(0) if needs_bias else None,
         grad if needs_residual else None,
         None,

@@ -1,23 +1,11 @@
-"""Which engine computes a linear map, and why: the first in the order of preference that does not refuse.
+"""Which engine computes a linear map, and why: the native kernels, unless UWAGA_LINEAR or the call names PyTorch's operator, or they refuse.
 
-The order is that of `uwaga.ops.engine_table`, fixed by the processor, never by a timing at run time, so that two runs give the same bits.
-
-An engine of native code ("cpu", "onednn") is a module with
-
-    refusal(*tensors) -> str | None
-        why it cannot read these operands (None: an absent operand); it looks at dtypes and at the machine only.
-    product(a, b, *, bias=None, activation=None, residual=None) -> Tensor
-        residual + f(a b^T + bias), (..., N), of a (..., K) and b (N, K) with any strides and at least one element. The result is
-        no view: autograd forbids changing a view of a function's result in place.
-    product_and_preactivation(a, b, *, bias, activation, residual) -> tuple[Tensor, Tensor]
-        residual + f(h) and h = a b^T + bias.
-
-PyTorch can neither trace nor differentiate these. "torch" is PyTorch's own operator; it serves every call.
+Never by a timing at run time, so that two runs give the same bits. PyTorch can neither trace nor differentiate the kernels ("cpu").
+"torch" is its own operator; it serves every call.
 """
 
-from collections.abc import Mapping
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,33 +16,11 @@ from uwaga._base.tracing import constant, is_in_forward_mode, is_intercepted, is
 from uwaga.ops import engine_table
 from uwaga.ops.attention.native_structs import DTYPES
 from uwaga.ops.engine_choice import NAMED, Choice, named, refusals
-from uwaga.ops.linear.engines import cpu, onednn
+from uwaga.ops.linear.engines import cpu
 
-
-class Engine(Protocol):
-    """A module of native products; the docstring of this file specifies its functions."""
-
-    def refusal(self, *tensors: Tensor | None) -> str | None: ...
-    def product(
-        self,
-        a: Tensor,
-        b: Tensor,
-        *,
-        bias: Tensor | None = None,
-        activation: str | None = None,
-        residual: Tensor | None = None,
-    ) -> Tensor: ...
-    def product_and_preactivation(
-        self, a: Tensor, b: Tensor, *, bias: Tensor | None, activation: str, residual: Tensor | None
-    ) -> tuple[Tensor, Tensor]: ...
-
-
-NATIVE: Mapping[str, Engine] = {"cpu": cpu, "onednn": onednn}
-NAMES = (*NATIVE, "torch")
-
+NAMES = ("cpu", "torch")
 _WHY = {
     "cpu": "native kernels on the CPU",
-    "onednn": "oneDNN, by PyTorch's private operators",
     "torch": "torch.nn.functional.linear",
 }
 
@@ -93,9 +59,8 @@ def has_batch_invariant_rows(name: str, dtype: torch.dtype) -> bool:
     """Return whether the engine of this name gives a row the same bits among any others, in eager calls on this processor's CPU.
 
     The native kernels do on every processor: sums associate by the depth alone (docs/contributors/kernels.md, "The same bits"). Of the other
-    engines only that is promised which was shown, on AMD's Zen 3 and 4 in float32 and bfloat16: oneDNN's operator, as one row is computed as
-    two, and PyTorch's, as float32 rows are padded. On Intel's processors with AMX rows of 1536 -> 384 have other bits among other numbers of
-    rows: by oneDNN in float32, by PyTorch in both dtypes.
+    engine only that is promised which was shown, on AMD's Zen 3 and 4 in float32 and bfloat16, as float32 rows are padded. On Intel's
+    processors with AMX rows of 1536 -> 384 have other bits among other numbers of rows, in both dtypes.
     """
     if name == "cpu":
         return dtype in DTYPES
@@ -120,16 +85,14 @@ def eager_engine(dtype: torch.dtype, impl: str | None) -> str | None:
     sample = torch.empty(0, dtype=dtype, device="cpu")
     if impl is not None:
         check_choice(impl, "linear: impl", NAMES, " or None")
-        return impl if impl == "torch" or NATIVE[impl].refusal(sample) is None else None
-    return next(name for name in order() if name == "torch" or NATIVE[name].refusal(sample) is None)
+        return impl if impl == "torch" or cpu.refusal(sample) is None else None
+    return next(name for name in order() if name == "torch" or cpu.refusal(sample) is None)
 
 
 @constant
 def order() -> tuple[str, ...]:
     """Return the engines in order of preference: the one that UWAGA_LINEAR names first."""
-    by_environment = named_by_environment()
-    named_first = () if by_environment is None else (by_environment,)
-    return *named_first, *(name for name in ("cpu", *engine_table.row().without_native) if name != by_environment)
+    return ("torch", "cpu") if named_by_environment() == "torch" else NAMES
 
 
 @cache
@@ -145,7 +108,7 @@ def refusal(name: str, operands: Operands) -> str | None:
     """Return why the engine of this name cannot serve, or None."""
     if name == "torch":
         return None
-    return _refusal_of_native_code(operands) or NATIVE[name].refusal(*operands)
+    return _refusal_of_native_code(operands) or cpu.refusal(*operands)
 
 
 def _refusal_of_native_code(operands: Operands) -> str | None:
