@@ -23,8 +23,6 @@ TITLE = ".lesson-title"
 MATRICES = {
     "Crude attention": ["crude_scores", "crude_sums", "lengths", "crude", "crude_shuffled"],
     "Scores": ["q", "k", "scores", "form", "form_scores"],
-    "Softmax": ["scaled", "exponentials", "weights"],
-    "Sum": ["weights", "v", "output"],
     "Masks": ["causal_scores", "past_weights", "past_output", "window_weights", "lengths_bits"],
     "Heads": ["head1_weights", "head2_weights", "joined", "layer_output"],
 }

@@ -116,21 +116,6 @@ def test_requests_have_the_keys_that_tests_of_the_front_end_expect(kept: dict[st
     assert canonical(kept["request"]) == kept["name"]
 
 
-HEAD = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
-
-
-def test_concurrent_threads_get_the_same_replies(service: ViewService) -> None:
-    results: list[np.ndarray] = []
-    asked = {"request": "row", **HEAD, "query": 5}
-    threads = [threading.Thread(target=lambda: results.append(service.answer(asked).arrays[0])) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 20
-    assert all(np.array_equal(result, results[0]) for result in results)
-
-
 @pytest.mark.parametrize("name", ["stop", "lesson"])
 def test_what_reads_no_maps_does_not_wait_for_them(service: ViewService, name: str) -> None:
     answered = threading.Event()
