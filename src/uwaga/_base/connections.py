@@ -71,8 +71,8 @@ class IdleConnectionReaper:
         """Close the connection that has waited longest if the maximum is reached. To be called before one is accepted."""
         if len(connections) >= self.max_connections:
             now, accepted = self._clock(), self._accepted
-            waiting = [each for each in connections if _is_waiting(each) and not each.transport.is_closing()]
-            longest = min(waiting, key=lambda each: self._since.get(each, accepted.get(each, now)), default=None)
+            waiting = [peer for peer in connections if _is_waiting(peer) and not peer.transport.is_closing()]
+            longest = min(waiting, key=lambda peer: self._since.get(peer, accepted.get(peer, now)), default=None)
             if longest is not None:
                 self._abort(longest)
 
