@@ -69,9 +69,8 @@ def request(*, lane: Lane = "short", saved: bool = False, reads_maps: bool = Tru
     """Enter a function into the table; its parameters after the result are the arguments."""
 
     def enter(function: Function) -> Function:
-        rules: dict[str, Any] = {
-            "run": Integer | None
-        }  # the number of a text that was run; None: what the view opened with
+        # run: the number of a text that was run; None: what the view opened with.
+        rules: dict[str, Any] = {"run": Integer | None}
         defaults: dict[str, Any] = {"run": None}
         signature = inspect.signature(function)
         for name, parameter in list(signature.parameters.items())[1:]:

@@ -132,9 +132,8 @@ class TextRunner:
     @property
     def longer(self) -> str | None:
         """Return the name of the model that reads texts which are too long for this one."""
-        return (
-            LONGER if self.second is None and self.reader.name != LONGER and not self.reader.config.has_both else None
-        )
+        is_alone = self.second is None and not self.reader.config.has_both
+        return LONGER if is_alone and self.reader.name != LONGER else None
 
     def run(
         self, request: RunRequest, report: Report = lambda fraction: None, *, max_tokens: int | None = MAX_TOKENS
@@ -252,7 +251,6 @@ class TextRunner:
 
 def _scores_of(reader: "Model", reading: Reading) -> ScoreSource:
     """Return what splits scores: it reads the text again, with values."""
-
     return ScoreSource(
         reader, lambda report: read_again(reader, reading.recording, max_bytes=_MAX_VALUES_BYTES, report=report)
     )

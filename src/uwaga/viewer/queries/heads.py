@@ -23,14 +23,13 @@ from uwaga.viewer.request_table import Shown, in_range, one_of
 from uwaga.viewer.shown import AXES, MapName, Side, View
 
 DIFFERENCE = "difference"  # the id of the side that shows the first side minus the second
-WRITTEN = (
-    "written"  # the decoder's axis in cross-attention, each row named by the token that is written there, the next one
-)
+# The decoder's axis in cross-attention: each row is named by the token that is written there, the next one.
+WRITTEN = "written"
 _MAX_HEAD_VIEWS = 256  # heads whose normalizers are cached, O(Q) numbers each
 _MAX_LAYERS = 1 << 20
 _STEP = 1 << 23  # weights per step, as many as a map's engine computes in a few hundredths of a second
 # Approximate measured cost of a weight that is read through a map without an engine, relative to one that an engine pools.
-_READ_COST, _KEPT_COST, _MERGED_COST = 4, 4, 1
+_READ_COST = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,8 +316,8 @@ def _row_costs(m: WeightMap) -> NDArray[np.int64]:
     if isinstance(m, DifferenceMap):
         return _row_costs(m.left) + _row_costs(m.right)
     if isinstance(m, SubsetMap):
-        return np.full(queries, _KEPT_COST * int(_row_costs(m.map).max(initial=0)), np.int64)
+        return np.full(queries, _READ_COST * int(_row_costs(m.map).max(initial=0)), np.int64)
     if isinstance(m, WordMap) and m.spans is not None:
         before = np.concatenate([[0], np.cumsum(_row_costs(m.map))])
-        return _MERGED_COST * np.array([before[stop] - before[start] for start, stop in m.spans], np.int64)
+        return np.array([before[stop] - before[start] for start, stop in m.spans], np.int64)
     return np.full(queries, keys if isinstance(m, AttentionMap) else _READ_COST * keys, np.int64)
