@@ -75,12 +75,6 @@ def test_any_json_gives_a_reply_or_an_error_that_names_the_key(service: Service,
         assert found.param[:100] in found.message  # which cuts longer keys
 
 
-def test_an_error_of_a_request_reads_as_its_message(service: Service) -> None:
-    found = replied(service, "/embed", b'{"inputs":""}')
-    assert isinstance(found, ApiError)
-    assert str(found) == found.message == "inputs is empty: it has no tokens"
-
-
 def large(size: int) -> dict[str, tuple[str, bytes, str]]:
     """Bodies of up to so many bytes: a path, the body, and the key of its error."""
     keys = b",".join(b'"%x":0' % number for number in range(size // 10))

@@ -288,11 +288,11 @@ class Reranker:
                 raise ValueError(f"Reranker: passage {number} {reason}")
         check_text(f"Reranker: {'prompt' if self.instruction is None else 'instruction'}", self._system)
         with library_errors(self.tokenizer.path):
+            backend, prompt = self.tokenizer.backend, self._system
             if self._chat is None:
-                prompt = self._system
-                return self.tokenizer.backend.encode_batch_fast([(prompt + query, text) for query, text in pairs])
-            texts = [self._chat.text(*pair, prompt=self._system) for pair in pairs]
-            return self.tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
+                return backend.encode_batch_fast([(prompt + query, text) for query, text in pairs])
+            texts = [self._chat.text(*pair, prompt=prompt) for pair in pairs]
+            return backend.encode_batch_fast(texts, add_special_tokens=False)
 
     @property
     def _system(self) -> str:
@@ -367,10 +367,6 @@ def _prompt(
     )
     if settings.task != task:
         raise sentence_files.unsupported(settings.path, "transformer_task", settings.task, f"{task!r}")
-    for kind, place in modules.others:
-        if kind == "LogitScore":
-            file = place / "config.json"
-            sentence_files.check(file, untrusted.read_json(file, missing_ok=True), "LogitScore")
     sentence_config.check_no_lengths(settings)
     _, prompt = sentence_config.read_prompts(path, stated)
     if prompt and not modules.include_prompt:
@@ -431,6 +427,7 @@ def logit_score(folder: Path, modules: Sequence[SentenceModule], model: Transfor
             )
     else:
         settings = untrusted.read_json(path)
+        sentence_files.check(path, settings, "LogitScore")
         for name in ("true_token_id", "false_token_id"):
             number = settings.get(name)
             is_id = type(number) is int and 0 <= number < model.config.vocab_size

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from uuid import uuid4
 
 import numpy as np
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import TypeAdapter
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
@@ -23,7 +24,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from uwaga._base.connections import IdleConnectionReaper
 from uwaga._base.terminal import printable, short
-from uwaga.serve.metrics import CONTENT_TYPE, Metrics
+from uwaga.serve.metrics import Metrics
 from uwaga.serve.models import EmbeddingModel, TokenBudget, check_finite
 from uwaga.serve.requests import (
     ERRORS,
@@ -182,7 +183,7 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
         "/health": lambda: JSONResponse(
             {"status": "ok", "model": service.name, "queue": service.scheduler.held._asdict()}
         ),
-        "/metrics": lambda: Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE}),
+        "/metrics": lambda: Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST}),
         "/openapi.json": lambda: JSONResponse(document),
         "/docs": lambda: HTMLResponse(page, headers={"Content-Security-Policy": _POLICY}),
     }

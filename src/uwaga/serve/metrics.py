@@ -8,7 +8,6 @@ from itertools import accumulate, product
 import numpy as np
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from uwaga.serve.requests import ERRORS, GOT, POSTED
@@ -28,8 +27,6 @@ _RECORD = np.dtype(
         ("queue", "f8", (len(QueueSize._fields),)),
     ]
 )
-
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 class Metrics(Collector):

@@ -45,9 +45,6 @@ class ApiError(Exception):
     code: str | None = None  # a word for programs
     headers: Mapping[str, str] = field(default_factory=dict)  # of the response
 
-    def __str__(self) -> str:
-        return self.message
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
