@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from uwaga import Ragged, TextEncoder
-from uwaga.encode.preprocessing import TokenizedText
 from uwaga.encode.progress import Progress, time_left
 from uwaga.nn import EncoderLayer
 
@@ -178,22 +177,6 @@ def test_a_model_in_training_reads_without_dropout_and_goes_on_training(encoder:
     assert np.array_equal(encoder.encode(TEXTS), expected)
     assert encoder.model.training
     assert not frozen.training
-
-
-def test_texts_that_are_tokenised_already_have_the_same_bits(encoder: TextEncoder) -> None:
-    texts = ["the cat sat", "a dog ran away from the house .", "the mat"]
-    for prompt in ("", "the "):
-        tokens = encoder.tokenizer.encode([prompt + text for text in texts], with_offsets=False)
-        known = [TokenizedText(text, each.ids) for text, each in zip(texts, tokens, strict=True)]
-        groups = [known, [known[0], texts[1]], texts]
-        results = [part.vectors for part in encoder.stream(groups, prompt=prompt)]
-        expected = encoder.encode(texts, prompt=prompt)
-        for result in results:
-            assert np.array_equal(result, expected[: len(result)])
-    long = TokenizedText(LONG, encoder.tokenizer.encode([LONG], with_offsets=False)[0].ids)
-    (part,) = encoder.stream([[long]], overflow="truncate")
-    assert np.array_equal(part.vectors, encoder.encode([LONG], overflow="truncate"))
-    assert part.report.stop.tolist() == [len(LONG)]
 
 
 def test_the_time_that_is_left_is_that_of_what_this_run_has_done() -> None:

@@ -1,7 +1,6 @@
 """Reranker: scores are those of CrossEncoder, one pair after another, since theirs in a batch is padded; by our model or transformers' own."""
 
 import json
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from waiting import HANG
 
 from uwaga import Ragged, Reranker
 from uwaga.encode.reranker import sigmoid
-from uwaga.integrations.transformers.ragged_classifier import GivenStates, RaggedClassifier
-from uwaga.models import opening
+from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
 
 transformers = pytest.importorskip("transformers", minversion="5")
 pytest.importorskip("sentence_transformers", minversion="6")
@@ -60,7 +57,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.mark.filterwarnings("ignore:.*unknown keys, which have no effect")  # of other families
-@pytest.mark.gate(only=lambda case: case in ("bert", "deberta", "modernbert mean", "qwen3", "gpt2"))
+@pytest.mark.gate(only=lambda case: case in ("bert", "deberta", "modernbert mean", "qwen3", "gpt2", "prenorm"))
 @pytest.mark.parametrize("case", CASES)
 def test_scores_are_those_of_cross_encoder_with_the_same_bits_alone(case: str, make: Callable) -> None:
     reranker = assert_scores_are_theirs(make(case), PAIRS)
@@ -105,42 +102,6 @@ def test_a_classifier_that_reads_more_than_states_runs_whole(make: Callable, kin
         f"the classifier of {kind.__name__} reads more than the states of its body" in classifier.choice.refused[PACKED]
     )
     torch.testing.assert_close(classifier(Ragged.from_list(texts)), torch.stack(expected))
-
-
-def test_a_classifier_reads_types_only_where_its_model_does(make: Callable) -> None:
-    ids, types = Ragged.from_list([torch.tensor([5, 6, 7])]), torch.tensor([0, 1, 1])
-    typed = opening.read_classifier(make("rembert"), None)
-    assert not torch.equal(typed(ids), typed(ids, types))
-    plain = opening.read_classifier(make("prenorm"), None)
-    assert torch.equal(plain(ids), plain(ids, types))
-
-
-@torch.no_grad()
-def test_two_threads_score_texts_by_one_classifier(make: Callable) -> None:
-    """Each number follows from the states of its own text, and the model itself keeps its body meanwhile."""
-    model = opening.read_classifier(make("prenorm"), None)
-    first, second = (Ragged.from_list([torch.tensor(ids)]) for ids in ([5, 6, 7], [8, 9]))
-    right, body = [model(first), model(second)], model.model.base_model
-    inside, go = threading.Event(), threading.Event()
-    results: list[torch.Tensor] = []
-    thread = threading.Thread(target=torch.no_grad()(lambda: results.append(model(first))))
-
-    def wait(*_: object) -> None:
-        if threading.current_thread() is thread:
-            inside.set()
-            assert go.wait(HANG)
-
-    (given,) = (each for each in model.modules() if isinstance(each, GivenStates))
-    hook = given.register_forward_pre_hook(wait)
-    thread.start()
-    assert inside.wait(HANG)
-    assert model.model.base_model is body
-    results.append(model(second))
-    go.set()
-    thread.join()
-    hook.remove()
-    assert torch.equal(results[1], right[0])
-    assert torch.equal(results[0], right[1])
 
 
 QUERY = "the cat sat"

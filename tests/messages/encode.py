@@ -15,6 +15,7 @@ import torch
 import transformers
 from random_tokenizers import FAMILIES
 from safetensors.torch import load_file, save_file
+from sentence_models import save_modules
 from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
@@ -81,22 +82,16 @@ def of_modules(*kinds: str) -> list[dict[str, str]]:
     ]
 
 
-def saved(folder: Path, *modules: torch.nn.Module, reader: Any = sentence_transformers.SentenceTransformer) -> Path:
-    reader(modules=list(modules), device="cpu").save(str(folder / "saved"))
-    return folder / "saved"
+def saved(folder: Path, *modules: torch.nn.Module, **settings: Any) -> Path:
+    return save_modules(folder / "saved", *modules, **settings)
 
 
 def multi_vector(model: Path, folder: Path, files: Mapping[str, Any] = {}, **options: Any) -> Path:
     """Write a ColBERT model as sentence-transformers saves it."""
-    source = changed(model, folder, {TOKENIZER: {"mask_token": "[MASK]"}})
+    body = Transformer(str(changed(model, folder, {TOKENIZER: {"mask_token": "[MASK]"}})), **options)
     each = {"module_input_name": "token_embeddings"}
-    modules = [
-        Transformer(str(source), **options),
-        Dense(16, 8, **each),
-        Normalize(**each),
-        MultiVectorMask(skiplist_words=["."]),
-    ]
-    written = saved(folder, *modules, reader=sentence_transformers.MultiVectorEncoder)
+    tail = [Dense(16, 8, **each), Normalize(**each), MultiVectorMask(skiplist_words=["."])]
+    written = saved(folder, body, *tail, reader=sentence_transformers.MultiVectorEncoder)
     for name, content in files.items():
         put(written / name, content)
     return written
@@ -188,27 +183,17 @@ def around(single: list, ids: list[int], tokens: list[str]) -> dict:
 
 
 def steps(kind: str, *each: dict) -> dict:
-    return {
-        kind: {
-            "type": "Sequence",
-            {"pre_tokenizer": "pretokenizers", "post_processor": "processors"}.get(kind, f"{kind}s"): list(each),
-        }
-    }
+    name = {"pre_tokenizer": "pretokenizers", "post_processor": "processors"}.get(kind, f"{kind}s")
+    return {kind: {"type": "Sequence", name: list(each)}}
 
 
 def of_words(**model: Any) -> dict:
     return {"model": {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"} | model}
 
 
-ADDED = {
-    "id": 3,
-    "content": "t",
-    "single_word": False,
-    "lstrip": False,
-    "rstrip": False,
-    "normalized": True,
-    "special": False,
-}
+ADDED = {"id": 3, "content": "t", "normalized": True} | dict.fromkeys(
+    ("single_word", "lstrip", "rstrip", "special"), False
+)
 LIGATURE = {"type": "Replace", "pattern": {"String": "\u0644"}, "content": "\ufdfa"}
 
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import shlex
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -103,24 +102,13 @@ def test_the_description_has_every_path_and_every_key_that_is_read(serving) -> N
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_runs_nothing(serving) -> None:
-    class Page(HTMLParser):
-        def __init__(self) -> None:
-            super().__init__()
-            self.tags: set[str] = set()
-            self.attributes: set[str] = set()
-
-        def handle_starttag(self, tag, attributes) -> None:
-            self.tags.add(tag)
-            self.attributes |= {name for name, _ in attributes}
-
     async def test(client) -> None:
         client.service.name = "<script>alert(1)</script>"
-        client = type(client)(client.service)
-        answer = await client.get("/docs")
-        page = Page()
-        page.feed(answer.body.decode())
-        assert page.tags <= {"html", "meta", "title", "style", "h1", "h2", "p", "code", "pre", "details", "summary"}
-        assert page.attributes == {"lang", "charset"}
+        answer = await type(client)(client.service).get("/docs")
+        tags = re.findall(r"<(\w+)([^>]*)>", answer.body.decode())
+        shown = {"html", "meta", "title", "style", "h1", "h2", "p", "code", "pre", "details", "summary"}
+        assert {tag for tag, _ in tags} <= shown
+        assert {name for _, rest in tags for name in re.findall(r"(\w+)=", rest)} == {"lang", "charset"}
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert "/v1/embeddings" in answer.body.decode()
 
