@@ -208,13 +208,34 @@ def begun(corpus: Path, model: Path, tmp_path: Path) -> Path:
     return output
 
 
+OTHERS = [
+    TEXTS[0],
+    "another cat",
+    *TEXTS[2:],
+    TEXTS[0],
+]  # one of the first three is another one, and one is new at the end
+
+
+@pytest.mark.parametrize(
+    ("texts", "unchecked", "left"),
+    [
+        (TEXTS, None, [TEXTS[6:]]),
+        # As of a version that wrote no checksum, or of a command that was killed between the two files.
+        (TEXTS, 1, [TEXTS[3:6], TEXTS[6:]]),
+        (OTHERS, None, [OTHERS[:3], OTHERS[6:9], OTHERS[9:]]),
+    ],
+)
 def test_after_a_full_disk_nothing_is_done_twice_and_the_bytes_are_the_same(
-    begun: Path, corpus: Path, model: Path, tmp_path: Path, read: list[list[str]]
+    begun: Path, corpus: Path, model: Path, read: list, texts: list[str], unchecked: int | None, left: list
 ) -> None:
+    write(corpus, texts)
+    if unchecked is not None:
+        (begun.with_name("out.parquet.parts") / f"{digest_of(unchecked)}.sha256").unlink()
     run(corpus, begun, model)
-    assert read == [TEXTS[6:]]
-    run(corpus, tmp_path / "again.parquet", model)
-    assert (tmp_path / "again.parquet").read_bytes() == begun.read_bytes()
+    assert read == left
+    again = begun.with_name("again.parquet")
+    run(corpus, again, model)
+    assert again.read_bytes() == begun.read_bytes()
 
 
 def test_stopped_at_the_keyboard(corpus: Path, model: Path, tmp_path: Path) -> None:
@@ -327,18 +348,6 @@ def test_blank_lines_of_a_text_are_no_documents(model: Path, tmp_path: Path) -> 
     assert "skipped: 3" in run(lines, tmp_path / "listed.parquet", model, "--skip-invalid")
 
 
-def test_shards_of_documents_that_stayed_are_kept(
-    begun: Path, corpus: Path, model: Path, tmp_path: Path, read: list[list[str]]
-) -> None:
-    """One of the first three is another one, and one is new at the end."""
-    texts = [TEXTS[0], "another cat", *TEXTS[2:], TEXTS[0]]
-    write(corpus, texts)
-    run(corpus, begun, model)
-    assert read == [texts[:3], texts[6:9], texts[9:]]
-    run(corpus, tmp_path / "again.parquet", model)
-    assert (tmp_path / "again.parquet").read_bytes() == begun.read_bytes()
-
-
 def test_fewer_documents_than_shards_that_are_finished(begun: Path, corpus: Path, model: Path) -> None:
     write(corpus, [*TEXTS, ""])
     assert refusal(corpus, begun, model) == f"{corpus}:10: is empty\n{SKIP}"
@@ -431,17 +440,6 @@ def test_a_flipped_bit_of_a_finished_shard_is_told_and_not_joined(begun: Path, c
     checksum = shard.with_suffix(".sha256")
     checksum.write_text("0\n")
     assert f"{digest_of(0)}.sha256 has no size and SHA-256" in refusal(corpus, begun, model)
-
-
-def test_shards_without_a_checksum_are_encoded_again(
-    begun: Path, corpus: Path, model: Path, tmp_path: Path, read: list[list[str]]
-) -> None:
-    """Of a version that wrote none, or of a command that was killed between the two files."""
-    (begun.with_name("out.parquet.parts") / f"{digest_of(1)}.sha256").unlink()
-    run(corpus, begun, model)
-    assert read == [TEXTS[3:6], TEXTS[6:]]
-    run(corpus, tmp_path / "again.parquet", model)
-    assert (tmp_path / "again.parquet").read_bytes() == begun.read_bytes()
 
 
 def test_one_command_at_a_time(begun: Path, corpus: Path, model: Path) -> None:

@@ -101,9 +101,6 @@ PUBLISHED: Mapping[str, tuple[str, int, bool, dict[str, Any]]] = {
         **{key: marked(token, normalized=True) for key, token in _XLM.items()}, "mask_token": marked("<mask>", lstrip=True, normalized=True),
         "add_prefix_space": False, "errors": "replace", "trim_offsets": True, "tokenizer_class": "RobertaTokenizer",
     }),
-    "multilingual-e5-base": ("xlm-roberta", 0, False, _XLM | {
-        "mask_token": marked("<mask>", lstrip=True), "model_max_length": 512, "tokenizer_class": "XLMRobertaTokenizer", "sp_model_kwargs": {},
-    }),
     "Qwen3-Embedding-0.6B": ("qwen3", 0, True, {
         "add_bos_token": False, "add_prefix_space": False, "additional_special_tokens": ["<|im_start|>", "<|im_end|>"], "bos_token": None,
         "chat_template": "{{ messages }}", "clean_up_tokenization_spaces": False, "eos_token": "<|im_end|>", "errors": "replace",
