@@ -1,7 +1,6 @@
 """Maps computed from other maps: differences, some tokens alone, tokens merged into words."""
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 import torch
@@ -45,44 +44,12 @@ def test_differences_of_ragged_maps_are_those_of_their_sequences() -> None:
     operands = [uwaga.Ragged.from_list([torch.randn(n, 2, 3).double() for n in (2, 4)]) for _ in range(2)]
     left, right = (AttentionMap(x, x) for x in operands)
     m = DifferenceMap(left, right)
-    result, pooled = m.topk(2), m.pool(2, 2, pooling="max")
+    result = m.topk(2)
     assert len(m) == 2
     for r in range(2):
         assert torch.equal(m[r].to_dense(), left[r].to_dense() - right[r].to_dense())
         assert torch.equal(result.weights.to_list()[r].movedim(0, -2), m[r].topk(2).weights)
         assert torch.equal(result.positions.to_list()[r].movedim(0, -2), m[r].topk(2).positions)
-        assert torch.equal(pooled.weights[r], m[r].pool(2, 2, pooling="max").weights)
-
-
-@pytest.mark.parametrize(
-    ("edges", "size"),
-    [
-        *((edges, (4, 5)) for edges in ((2, 3), ([0, 1, 1, 4], [1, 2, 4]), (7, 7), ([2, 2], [0, 5]), (1, [3, 3]))),
-        (([0, 1600], 2), (1700, 1400)),  # cells of two blocks
-    ],
-)
-def test_a_difference_is_pooled(edges: tuple, size: tuple[int, int]) -> None:
-    batch = 3 if size == (4, 5) else 1
-    left, right = (difference_operand(batch, queries=size[0], keys=size[1], dtype=torch.float32) for _ in range(2))
-    m = DifferenceMap(left, right)
-    torch.testing.assert_close(m.pool(*edges).weights, left.pool(*edges).weights - right.pool(*edges).weights)
-    result, dense = m.pool(*edges, pooling="max"), m.to_dense()
-    rows, cols = (
-        [e * n // edge for e in range(edge + 1)] if isinstance(edge, int) else edge
-        for edge, n in zip(edges, size, strict=True)
-    )
-    for b in range(batch):
-        for h in range(2):
-            for r, (a, z) in enumerate(pairwise(rows)):
-                for c, (x, y) in enumerate(pairwise(cols)):
-                    cell = dense[b, h, a:z, x:y]
-                    weight, place = result.weights[b, h, r, c], result.positions[b, h, r, c].tolist()
-                    if not cell.numel():
-                        assert (float(weight), place) == (0.0, [-1, -1])
-                        continue
-                    at = int(cell.abs().argmax())
-                    assert place == [a + at // (y - x), x + at % (y - x)]
-                    assert float(weight) == float(cell.flatten()[at])
 
 
 def test_of_equal_sizes_the_first_is_taken() -> None:
@@ -90,7 +57,6 @@ def test_of_equal_sizes_the_first_is_taken() -> None:
     m = DifferenceMap(AttentionMap(x, x), AttentionMap(x, x, mask=uwaga.Causal()))
     # Row i: 1/4 - 1/(i + 1) before the diagonal and on it, 1/4 after it.
     assert m.topk(2).positions[0].tolist() == [[0, 1], [0, 1], [3, 0], [0, 1]]
-    assert m.pool(1, 2, pooling="max").positions[0, 0].tolist() == [[0, 0], [0, 2]]
 
 
 KEPT = [1, 2, 4, 5]
@@ -148,13 +114,6 @@ def test_weights_between_words(batch: tuple[int, ...], given: tuple, spans: list
     if given == (SPANS,):
         edges = [start for start, _ in SPANS] + [7]
         torch.testing.assert_close(result.to_dense(), m.pool(edges, edges).weights)
-
-
-def test_words_have_the_same_bits_in_blocks_of_any_size() -> None:
-    x = torch.randn(2, 2500, 4)
-    m = WordMap(AttentionMap(x, x), torch.arange(2500).div(3, rounding_mode="floor").tolist())
-    whole = m.to_dense()  # in four blocks
-    assert torch.equal(m[:, 400:500], whole[:, 400:500])
 
 
 def test_words_a_visible_nan_stays_in_its_words() -> None:

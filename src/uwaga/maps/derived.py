@@ -5,17 +5,15 @@ Letters: S sequences, H query heads, Q and K queries and keys, W words.
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from uwaga._base.arguments import check, choice, integer
+from uwaga._base.arguments import check, integer
 from uwaga.maps.base import DerivedMap, Shape, WeightMap, check_nesting, count_heads, expand, packed
-from uwaga.maps.map import Pooled, TopK
+from uwaga.maps.map import TopK
 from uwaga.maps.spec import Selection
-from uwaga.maps.statistics.pooling import Bins, bin_edges
 from uwaga.ops.ragged import Ragged
 
 _MAX_WEIGHTS = 1 << 22  # the most weights that are read at once
@@ -96,111 +94,31 @@ class DifferenceMap(DerivedMap):
 
     def _total_variation(self) -> Tensor:
         """Compute `total_variation` of a dense map."""
-        sequences, keys = range(math.prod(self.shape[:-3])), torch.arange(self.shape[-1], device=self.device)
-        sums = [
-            self.read(self._selection(sequences, queries), keys).abs().double().sum(-1) / 2
-            for queries in self._blocks(len(sequences))
-        ]
+        sums = [block.abs().double().sum(-1) / 2 for block in self._rows()]
         result = torch.cat(sums, -1) if sums else torch.zeros(self.shape[:-1], device=self.device)
         return result.reshape(self.shape[:-1]).to(self.dtype)
 
-    def pool(self, rows: Bins, cols: Bins, pooling: str = "sum") -> Pooled:
-        """Pool the differences into ranges of queries and keys, (..., H, rows, cols); see `AttentionMap.pool`.
-
-        pooling="sum" is the pooled left map minus the pooled right map. "max" is the difference of the largest size in a cell with its
-        sign, query and key; of equal sizes, the smallest query, then key. A cell without entries has 0 and (-1, -1).
-        """
-        choice(pooling, "DifferenceMap.pool: pooling", ("sum", "max"))
-        parts = self.parts()
-        batch = tuple(self.shape[:-3]) if parts is None else (len(parts),)
-        sizes = [(part.shape[-2], part.shape[-1]) for part in parts or [self] * math.prod(batch)]
-        queries_B, keys_B = torch.tensor(sizes, dtype=torch.int64, device=self.device).reshape(-1, 2).unbind(1)
-        row_edges = bin_edges(rows, queries_B, batch, "rows", "DifferenceMap.pool")
-        column_edges = bin_edges(cols, keys_B, batch, "cols", "DifferenceMap.pool")
-        cells = [
-            (self if parts is None else parts[b])._cells(0 if parts else b, row_edges[b], column_edges[b], pooling)
-            for b in range(len(queries_B))
-        ]
-        leading = self.shape[:-2]
-        empty = torch.zeros((0, *leading[-1:], row_edges.shape[1] - 1, column_edges.shape[1] - 1), device=self.device)
-        weights = torch.stack([x for x, _ in cells]) if cells else empty.to(self.dtype)
-        weights = weights.reshape(*leading, *weights.shape[-2:])
-        if pooling == "sum":
-            return Pooled(weights, None)
-        positions = torch.stack([x for _, x in cells]) if cells else empty.long()[..., None].expand(*empty.shape, 2)
-        return Pooled(weights, positions.reshape(*weights.shape, 2))
-
-    def _blocks(self, sequences: int, first: int = 0, last: int | None = None) -> Iterator[Tensor]:
-        """Yield positions of consecutive queries whose rows are read at once."""
-        height = max(_MAX_WEIGHTS // max(sequences * count_heads(self) * self.shape[-1], 1), 1)
-        last = self.shape[-2] if last is None else last
-        for at in range(first, last, height):
-            yield torch.arange(at, min(at + height, last), device=self.device)
-
-    def _selection(self, sequences: range, queries: Tensor) -> Selection:
-        return Selection(tuple(sequences), tuple(range(count_heads(self))), queries)
+    def _rows(self) -> Iterator[Tensor]:
+        """Read the rows (S, H, n, K) of a dense map, block by block."""
+        sequences, heads = (tuple(range(n)) for n in (math.prod(self.shape[:-3]), count_heads(self)))
+        queries, keys = (torch.arange(n, device=self.device) for n in self.shape[-2:])
+        height = max(_MAX_WEIGHTS // max(len(sequences) * len(heads) * len(keys), 1), 1)
+        for rows in queries.split(height) if len(queries) else ():
+            yield self.read(Selection(sequences, heads, rows), keys)
 
     def _top(self, k: int) -> tuple[Tensor, Tensor]:
         """Compute `topk` of a dense map."""
-        sequences, keys = range(math.prod(self.shape[:-3])), torch.arange(self.shape[-1], device=self.device)
         blocks: list[tuple[Tensor, Tensor]] = []
-        for queries in self._blocks(len(sequences)):
-            block = self.read(self._selection(sequences, queries), keys)
+        for block in self._rows():
             order = block.abs().sort(dim=-1, descending=True, stable=True).indices[..., :k]
             blocks.append((block.gather(-1, order), order))
-        shape = (*self.shape[:-1], min(k, len(keys)))
+        shape = (*self.shape[:-1], min(k, self.shape[-1]))
         if not blocks or 0 in shape:
             blocks = [(torch.zeros(shape, dtype=self.dtype, device=self.device),) * 2]
         weights, positions = (torch.cat(parts, -2).reshape(shape) for parts in zip(*blocks, strict=True))
         missing = (0, k - shape[-1])
         pad = torch.nn.functional.pad
         return pad(weights, missing), pad(positions.long(), missing, value=-1)
-
-    def _cells(self, sequence: int, row_edges: Tensor, column_edges: Tensor, pooling: str) -> tuple[Tensor, Tensor]:
-        """Compute the cells (H, rows, cols) of one sequence, and for "max" their positions (H, rows, cols, 2)."""
-        keys = torch.arange(int(column_edges[0]), int(column_edges[-1]), device=self.device)
-        # The last of equal edges, since a position is never in an empty range.
-        column = torch.searchsorted(column_edges, keys, right=True) - 1
-        heads, cols = count_heads(self), len(column_edges) - 1
-        cells = torch.zeros(heads, len(row_edges) - 1, cols, dtype=torch.float64, device=self.device)
-        positions = torch.full((*cells.shape, 2), -1, dtype=torch.int64, device=self.device)
-        if not len(keys):
-            return cells.to(self.dtype), positions
-        for row, (first, last) in enumerate(pairwise(row_edges.tolist())):
-            for queries in self._blocks(1, first, last):
-                block_HQK = self.read(self._selection(range(sequence, sequence + 1), queries), keys)[0]
-                if pooling == "sum":
-                    sums_HK = block_HQK.double().sum(1) / (last - first)
-                    cells[:, row].index_add_(1, column, sums_HK)
-                    continue
-                sizes_HK, at_HK = block_HQK.abs().max(1)  # of each key, and the first query that has it
-                found_HC = sizes_HK.new_full((heads, cols), -1.0).scatter_reduce(
-                    1, column.expand(heads, -1), sizes_HK, "amax"
-                )
-                query_HC, key_HC = _first_of(sizes_HK, at_HK, found_HC, column)
-                has_key = key_HC >= 0
-                better = has_key & ((positions[:, row, :, 0] < 0) | (found_HC > cells[:, row].abs()))
-                signed = block_HQK[
-                    torch.arange(heads, device=self.device)[:, None], query_HC.clamp(min=0), key_HC.clamp(min=0)
-                ]
-                cells[:, row] = torch.where(better, signed.double(), cells[:, row])
-                place = torch.stack((queries[query_HC.clamp(min=0)], keys[key_HC.clamp(min=0)]), -1)
-                positions[:, row] = torch.where(better[..., None], place, positions[:, row])
-        return cells.to(self.dtype), positions
-
-
-def _first_of(sizes_HK: Tensor, at_HK: Tensor, found_HC: Tensor, column_K: Tensor) -> tuple[Tensor, Tensor]:
-    """Return query and key (H, C) of the maximum of each column, the smallest query, then key; -1 without keys."""
-    heads, keys = sizes_HK.shape
-    place_HK = at_HK * keys + torch.arange(keys, device=sizes_HK.device)  # in the order of queries, then keys
-    no_place = torch.iinfo(torch.int64).max
-    is_largest_HK = sizes_HK == found_HC.gather(1, column_K.expand(heads, -1))
-    place_HK = torch.where(is_largest_HK, place_HK, no_place)
-    place_HC = torch.full_like(found_HC, no_place, dtype=torch.int64).scatter_reduce(
-        1, column_K.expand(heads, -1), place_HK, "amin"
-    )
-    has_key = place_HC < no_place
-    return torch.where(has_key, place_HC // keys, -1), torch.where(has_key, place_HC % keys, -1)
 
 
 class SubsetMap(DerivedMap):

@@ -40,10 +40,6 @@ class Share(NamedTuple):
     key: Part
     share: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return {"query": self.query._asdict(), "key": self.key._asdict(), "share": self.share}
-
 
 class Source(NamedTuple):
     """Hold a token from which a head has brought a part of a share.
@@ -58,11 +54,6 @@ class Source(NamedTuple):
     weight: float
     share: float
     parts: tuple[tuple[Part, float], ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        parts = [{"part": part._asdict(), "share": share} for part, share in self.parts]
-        return {"token": self.token, "weight": self.weight, "share": self.share, "parts": parts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -184,22 +175,6 @@ class ScoreAttribution:
             held = tuple((value.parts[p], float(of_parts[p])) for p in order)
             results.append(Source(token, float(weights_N[token]), float(shares[token]), held))
         return results
-
-    def to_dict(self, top: int = 10) -> dict[str, Any]:
-        """Return plain data for JSON: the head, the scores with their weights, and the `top` strongest pairs."""
-        than = [None] * len(self) if self.than is None else self.than
-        scores = zip(self.cells, than, self.scores.tolist(), self.weights.tolist(), self.total().tolist(), strict=True)
-        return {
-            "kind": self.kind,
-            "layer": self.layer,
-            "head": self.head,
-            "row": self.row,
-            "scores": [
-                {"query": i, "key": j, "than": other, "score": score, "weight": weight, "total": total}
-                for (i, j), other, score, weight, total in scores
-            ],
-            "shares": [share.to_dict() for share in self.top(top)],
-        }
 
 
 _DISTANCE = Part("distance")

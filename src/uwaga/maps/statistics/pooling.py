@@ -15,30 +15,27 @@ Spans = Sequence[tuple[int, int]] | Tensor
 _MAX_BINS = 2**28  # their edges take 2 GB
 
 
-def bin_edges(
-    bins: Bins, sizes_B: Tensor, batch: tuple[int, ...], name: str, where: str = "AttentionMap.pool"
-) -> Tensor:
+def bin_edges(bins: Bins, sizes_B: Tensor, batch: tuple[int, ...], name: str) -> Tensor:
     """Return the edges (B, n+1) int64 of n ranges of an axis with sizes (B,).
 
     Args:
         bins: a number n of equal ranges, where range b is [floor(b * Q / n), floor((b + 1) * Q / n)), empty for some b if
             n > Q; or ascending edges, (n+1,) or (batch..., n+1).
-        where: the operation that messages begin with.
 
     Raises:
         ValueError: no range, or edges that descend or lie outside a sequence.
     """
     if isinstance(bins, int) and not isinstance(bins, bool):
-        bins = integer(bins, f"{where}: {name}", 1, _MAX_BINS)
+        bins = integer(bins, f"AttentionMap.pool: {name}", 1, _MAX_BINS)
         return torch.arange(bins + 1, device=sizes_B.device) * sizes_B[:, None] // bins
-    edges = _integers(bins, sizes_B, f"{where}: {name} must be a number or a list of ascending edges")
+    edges = _integers(bins, sizes_B, f"AttentionMap.pool: {name} must be a number or a list of ascending edges")
     if edges.shape[-1:] == (0,) or not _fits(edges.shape[:-1], batch) or edges.dim() == 0:
         want = "(n+1,)" if not batch else f"(n+1,) or {(*batch, 'n+1')}".replace("'", "")
-        raise ValueError(f"{where}: edges of {name} must be {want}, not {tuple(edges.shape)}")
+        raise ValueError(f"AttentionMap.pool: edges of {name} must be {want}, not {tuple(edges.shape)}")
     result = edges.expand(*batch, edges.shape[-1]).reshape(len(sizes_B), edges.shape[-1])
     if bool((result.diff() < 0).any()):
-        raise ValueError(f"{where}: edges of {name} must be ascending, not {edges.tolist()}")
-    _check_inside(result, sizes_B, f"{where}: edges of {name}")
+        raise ValueError(f"AttentionMap.pool: edges of {name} must be ascending, not {edges.tolist()}")
+    _check_inside(result, sizes_B, f"AttentionMap.pool: edges of {name}")
     return result.contiguous()
 
 
