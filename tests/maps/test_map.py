@@ -125,16 +125,6 @@ def test_what_was_computed_is_not_computed_again() -> None:
         torch.testing.assert_close(m.distance(start=start), other.distance(start=start))
 
 
-def test_a_given_lse_is_that_of_the_weights() -> None:
-    query, key = torch.randn(2, 3, 100, 4), torch.randn(2, 3, 120, 4)
-    m = AttentionMap(query, key, impl="reference")
-    told = AttentionMap(query, key, lse=m.lse + 1.0, impl="reference")
-    torch.testing.assert_close(told[..., 3, :], m[..., 3, :] / torch.e)
-    torch.testing.assert_close(told.received(), m.received() / torch.e)
-    told.entropy()
-    assert torch.equal(told.lse, m.lse + 1.0)
-
-
 def test_a_part_reads_the_queries_and_keys_where_they_are() -> None:
     query, key = torch.randn(2, 4, 6, 8).requires_grad_(), torch.randn(2, 2, 7, 8)
     m = AttentionMap(query, key)
@@ -143,17 +133,6 @@ def test_a_part_reads_the_queries_and_keys_where_they_are() -> None:
     assert part.key.data_ptr() == key[1, 1].data_ptr()
     gradients = [torch.autograd.grad(x.sum(), query)[0] for x in (part.entropy(), m.entropy()[1, 3])]
     torch.testing.assert_close(*gradients)
-
-
-@pytest.mark.parametrize("impl", [None, "reference"])
-def test_received_reads_the_sign_of_a_view_and_any_last(impl: str | None) -> None:
-    query = torch.randn(1, 2, 5, 8)
-    weights = torch.complex(torch.zeros(5), torch.rand(5)).conj().imag
-    assert weights.is_neg()
-    result = AttentionMap(query, query, impl=impl)
-    expected = (result[:].double() * weights.clone().double()[:, None]).sum(-2)
-    torch.testing.assert_close(result.received(weights=weights).double(), expected, atol=1e-6, rtol=1e-6)
-    assert torch.equal(result.received(last=2**63), result.received(last=5))
 
 
 def test_scores_are_those_of_the_formula() -> None:
@@ -209,7 +188,6 @@ def test_the_largest_logit_of_a_head_with_a_score_that_is_not_finite_is_nan(impl
 
 # Statistics where learned sinks take nearly everything, or nothing.
 
-
 ENGINES = ["reference", NATIVE]
 
 
@@ -220,21 +198,13 @@ def _with_sink(sink: float, impl: str, dtype: torch.dtype = torch.float32) -> At
 
 
 @pytest.mark.parametrize("impl", ENGINES)
-@pytest.mark.parametrize("sink", [0.0, 60.0, 200.0])
-def test_the_support_of_order_1_is_the_exponential_of_the_entropy(sink: float, impl: str) -> None:
-    m = _with_sink(sink, impl)
-    assert m.effective_count(order=1)[0, 0, 0] == 0
-    torch.testing.assert_close(m.effective_count(order=1)[0, 0, 1], m.entropy()[0, 0, 1].exp())
-    assert m.effective_count(order=1)[0, 0, 1] >= 1
-
-
-@pytest.mark.parametrize("impl", ENGINES)
-def test_the_support_of_order_2_grows_beyond_every_number(impl: str) -> None:
+def test_the_support_of_order_2_grows_beyond_every_number_and_that_of_order_1_does_not(impl: str) -> None:
     m = _with_sink(40.0, impl)
     torch.testing.assert_close(
         m.effective_count()[0, 0].double(), _with_sink(40.0, "reference", torch.float64).effective_count()[0, 0]
     )
     assert _with_sink(90.0, impl).effective_count()[0, 0].tolist() == [0, torch.inf]
+    assert _with_sink(200.0, impl).effective_count(order=1)[0, 0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("impl", ENGINES)
