@@ -7,6 +7,7 @@ import copy
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -72,15 +73,13 @@ def test_parts_sum_to_the_score_within_the_bound(name: str) -> None:
     """In float64 and in float32, of every kind, layer and head, at cells near and far."""
     for model in (MODELS[name]().double(), MODELS[name]()):
         recording, kinds = recorded(model)
-        for kind in kinds:
-            for layer in range(2 if model.config.has_both else 3):
-                for head in range(2):
-                    result = score_attribution(model, recording, layer, head, [3, 3, 2], [3, 2, 1], kind=kind, row=1)
-                    assert (result.bound() < 0.01).all()
-                    assert ((result.total() - result.scores).abs() <= result.bound()).all()
-                    torch.testing.assert_close(result.shares().sum() + result.distance.mean(), result.total().mean())
-                    assert len(result.query_parts) > layer
-                    assert result.query_parts[0] == Part("token")
+        for kind, layer, head in product(kinds, range(2 if model.config.has_both else 3), range(2)):
+            result = score_attribution(model, recording, layer, head, [3, 3, 2], [3, 2, 1], kind=kind, row=1)
+            assert (result.bound() < 0.01).all()
+            assert ((result.total() - result.scores).abs() <= result.bound()).all()
+            torch.testing.assert_close(result.shares().sum() + result.distance.mean(), result.total().mean())
+            assert len(result.query_parts) > layer
+            assert result.query_parts[0] == Part("token")
 
 
 @pytest.mark.gate(only=lambda name: name in IN_GATE)
@@ -88,23 +87,20 @@ def test_parts_sum_to_the_score_within_the_bound(name: str) -> None:
 def test_a_head_s_share_is_that_of_the_tokens_it_was_brought_from_and_theirs_that_of_their_parts(name: str) -> None:
     model = MODELS[name]().double()
     recording, kinds = recorded(model)
-    for kind, than in ((kind, than) for kind in kinds for than in (None, 3)):
+    exactly = {"rel_tol": 1e-9, "abs_tol": 1e-12}
+    for kind, than in product(kinds, (None, 3)):
         one = score_attribution(model, recording, 1, 1, 3, 2, kind=kind, than=than)
         assert ((one.total() - one.scores).abs() <= one.bound()).all()
-        shares, found = one.shares(), 0
-        for side, parts, of_parts in (("query", one.query_parts, shares), ("key", one.key_parts, shares.T)):
-            for n, part in enumerate(parts):
-                if part.name == "head" and part.head == 1:
-                    found += 1
-                    torch.testing.assert_close(one.sources(part, side).sum(), of_parts[n].sum(), rtol=1e-9, atol=1e-12)
-                    other = (one.key_parts if side == "query" else one.query_parts)[-1]
-                    sources = one.back(part, side, other, top=99, parts=99)
-                    assert math.isclose(
-                        sum(source.share for source in sources), float(of_parts[n][-1]), rel_tol=1e-9, abs_tol=1e-12
-                    )
-                    for source in sources:
-                        assert math.isclose(sum(x for _, x in source.parts), source.share, rel_tol=1e-9, abs_tol=1e-12)
-        assert found >= 2
+        sides = (("query", one.query_parts, one.shares()), ("key", one.key_parts, one.shares().T))
+        for (side, parts, of_parts), (_, others, _) in zip(sides, sides[::-1], strict=True):
+            heads = [n for n, part in enumerate(parts) if part.name == "head" and part.head == 1]
+            assert heads
+            for n in heads:
+                assert math.isclose(one.sources(parts[n], side).sum(), of_parts[n].sum(), **exactly)
+                sources = one.back(parts[n], side, others[-1], top=99, parts=99)
+                assert math.isclose(sum(source.share for source in sources), of_parts[n][-1], **exactly)
+                for source in sources:
+                    assert math.isclose(sum(x for _, x in source.parts), source.share, **exactly)
 
 
 def rotation(position: int, width: int, base: float) -> Tensor:
@@ -240,6 +236,7 @@ def test_contributions_are_those_of_brute_force_with_explicit_matrices(name: str
         assert float(one.distance) == -slope
 
 
+@pytest.mark.gate(only=lambda name: name in ("bert", "llama", "alibi"))
 @pytest.mark.parametrize("name", ["gpt2", "bert", "llama", "qwen3", "gemma2", "alibi"])
 @torch.no_grad()
 def test_what_a_head_brought_from_each_token_is_that_of_brute_force(name: str) -> None:
@@ -262,7 +259,7 @@ def test_what_a_head_brought_from_each_token_is_that_of_brute_force(name: str) -
 _TEXT = "We hold these truths: a cat sat on the mat, and the dog barked at a cat that sat on the mat. We hold these truths again."
 
 
-@pytest.mark.parametrize(("name", "layers"), [("minilm", (1, 5)), ("bard", (1,)), ("copyist", (1,))])
+@pytest.mark.parametrize(("name", "layers"), [("minilm", (5,)), ("copyist", (1,))])
 @torch.no_grad()
 def test_real_models_err_no_more_than_float32_arithmetic_does(name: str, layers: tuple[int, ...]) -> None:
     model = uwaga.models.load(name)

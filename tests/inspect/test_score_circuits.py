@@ -1,11 +1,12 @@
-"""Which scores are split and how results are read: known circuits, the strongest scores, generations, errors."""
+"""Which scores are split, and from which recordings: known circuits, the strongest scores, generations, files, errors."""
 
 import math
-from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from largest import Largest
 from test_score_attribution import IDS, SHORT, alibi
 from tiny_models import DECODERS, PAIRS, make
@@ -136,17 +137,15 @@ def test_a_generation_and_ragged_and_padded_texts_are_read_as_alone() -> None:
     torch.testing.assert_close(of_types.total(), of_types.scores, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("number", "numbers"), [(np.int64, np.array), (torch.tensor, torch.tensor)])
 @torch.no_grad()
-def test_positions_are_numbers_of_numpy_and_pytorch_too(number: Callable, numbers: Callable) -> None:
+def test_positions_are_numbers_of_numpy_and_pytorch_too() -> None:
     model = made("gpt2")
     expected = score_attribution(model, IDS, 2, 1, [5, 4], [3, 2], than=[1, 0], row=1)
-    several, than = (numbers([5, 4]), numbers([3, -5])), numbers([1, 0])
-    found = score_attribution(model, IDS, number(2), number(1), *several, than=than, row=number(1), most=number(3))
+    several, than = (np.array([5, 4]), torch.tensor([3, -5])), np.array([1, 0])
+    found = score_attribution(model, IDS, np.int64(2), torch.tensor(1), *several, than=than, row=np.int64(1), most=3)
     assert found.cells == ((5, 3), (4, 2))
-    assert torch.equal(found[number(1)].shares(), expected[1].shares())
-    assert found.top(number(2)) == expected.top(2)
-    assert score_attribution(model, IDS, 2, 1, number(5), number(3)).cells == ((5, 3),)
+    assert torch.equal(found[np.int64(1)].shares(), expected[1].shares())
+    assert found.top(torch.tensor(2)) == expected.top(2)
 
 
 @torch.no_grad()
@@ -179,13 +178,76 @@ def test_the_strongest_scores_of_a_head_need_no_matrix_of_all_pairs() -> None:
 
 
 def test_transformers_that_cannot_be_read_say_so() -> None:
-    import transformers
-
-    with pytest.raises(
-        ValueError,
-        match=r"^score_attribution: BartModel is of an unknown family; supported are uwaga\.models\.Transformer, ",
-    ):
+    message = r"^score_attribution: BartModel is of an unknown family; supported are uwaga\.models\.Transformer, "
+    with pytest.raises(ValueError, match=message):
         score_attribution(make("bart", PAIRS["bart"], transformers.AutoModel), (IDS, SHORT), 0, 0)
     unsupported = make("gpt2", DECODERS["gpt2"] | {"add_cross_attention": True}, transformers.AutoModel)
     with pytest.raises(CheckpointError, match="add_cross_attention is True"):
         score_attribution(unsupported, IDS, 0, 0)
+
+
+@torch.no_grad()
+def test_a_text_without_a_batch_is_read_as_one_row(tmp_path: Path) -> None:
+    model = made("gpt2")
+    right = score_attribution(model, IDS[:1], 2, 1, [5, 4], [3, 2])
+    with uwaga.watch(model, values=True) as recording:
+        model(IDS[0])
+    assert len(recording.maps["decoder", 2].shape) == 3
+    recording.save(tmp_path / "one")
+    loaded = uwaga.Recording.load(tmp_path / "one")
+    head = Part("head", "decoder", 1, 0)
+    for given, ids in (
+        (IDS[0], None),
+        (recording, None),
+        (loaded, IDS[0]),
+        (loaded, IDS[:1]),
+        (loaded, [IDS[0].tolist()]),
+    ):
+        found = score_attribution(model, given, 2, 1, [5, 4], [3, 2], row=-1, ids=ids)
+        torch.testing.assert_close(found.shares(), right.shares())
+        torch.testing.assert_close(found[0].sources(head, "key"), right[0].sources(head, "key"))
+        assert found[0].back(head, "key", top=1)[0].token == right[0].back(head, "key", top=1)[0].token
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("copyist", torch.float32), ("copyist", torch.float16), ("minilm", torch.bfloat16)]
+)
+@torch.no_grad()
+def test_another_text_or_model_is_found_out_in_half_precision_too(
+    name: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = uwaga.models.load(name, dtype=dtype)
+    ids = torch.randint(300, 800, (1, 30), generator=torch.Generator().manual_seed(3))
+    with uwaga.watch(model, values=True) as recording:
+        model(ids)
+    layer = max(layer for _, layer in recording.maps)
+    of_head = [score_attribution(model, recording, layer, head) for head in range(4)]
+    for found in of_head:
+        assert ((found.total() - found.scores).abs() <= found.bound()).all()
+        # A fiftieth of the largest score in float32, and less than that score in half precision.
+        assert found.bound().mean() < found.scores.abs().amax() * (0.02 if dtype == torch.float32 else 1)
+    recording.save(tmp_path / "one")
+    loaded = uwaga.Recording.load(tmp_path / "one")
+    score_attribution(model, loaded, layer, 0, 20, 7, ids=ids)
+    for head in range(4):
+        with pytest.raises(
+            ValueError, match=r"farther than rounding takes it .*the recording is of another model, text"
+        ):
+            score_attribution(model, loaded, layer, head, 20, 7, ids=ids.flip(1))
+    model.get_submodule("encoder.layers" if name == "minilm" else "decoder.layers")[0].attention.output.weight.neg_()
+    with pytest.raises(ValueError, match="the recording is of another model, text"):
+        score_attribution(model, recording, layer, 0)
+
+
+@torch.no_grad()
+def test_positions_and_rotary_scaling_that_are_not_supported_are_named() -> None:
+    padded = make("gpt2", DECODERS["gpt2"], transformers.AutoModel)
+    dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+    options = DECODERS["llama"] | {"max_position_embeddings": 4, "rope_parameters": dynamic}
+    scaled = make("llama", options, transformers.AutoModel)
+    message = r"positions that are not 0, 1, .* or rotary scaling that changes with the length"
+    for model, named in ((padded, {"position_ids": torch.tensor([[0, 0, 0, 1, 2, 3, 4]] * 2)}), (scaled, {})):
+        with uwaga.watch(model, values=True) as recording:
+            model(IDS, **named)
+        with pytest.raises(ValueError, match=message):
+            score_attribution(model, recording, 1, 0, 6, 4)
