@@ -5,7 +5,6 @@ Letters: B batch, H query heads, Q tokens, E value width, N tokens of a text.
 
 import itertools
 import json
-import threading
 
 import pytest
 import torch
@@ -22,16 +21,14 @@ from uwaga.inspect import (
     logit_attribution,
     logit_lens,
 )
+from uwaga.inspect.logits import ResidualStream, _residuals
 from uwaga.plots import patching_effects
 
 IDS = torch.tensor([[4, 5, 6, 7, 8], [9, 10, 11, 12, 13]])
 CLEAN, CORRUPTED = IDS[:1], torch.tensor([[4, 14, 6, 15, 8]])
 MODELS = ["gpt2", "t5", "pre-norm", "mistral", "transformers gpt2", "transformers llama"]
-ONE_STACK = [
-    "mistral",
-    "transformers gpt2",
-    "transformers llama",
-]  # a head of the last layer is read by its feed-forward alone
+# A head of the last layer is read by its feed-forward alone.
+ONE_STACK = ["mistral", "transformers gpt2", "transformers llama"]
 
 
 def tolerance(name: str) -> dict[str, float]:
@@ -70,8 +67,6 @@ def test_the_share_of_a_head_of_the_last_layer_is_what_its_ablation_takes_from_t
     given = inputs(model)
     result = logit_attribution(model, *given, answer=3, other=5)
     layer = max(n for kind, n in result.heads if kind == "decoder")
-    from uwaga.inspect.logits import ResidualStream, _residuals
-
     stream = ResidualStream.of(model)
     with _residuals(stream) as (before, before_ffn):
         model(*given)
@@ -84,13 +79,13 @@ def test_the_share_of_a_head_of_the_last_layer_is_what_its_ablation_takes_from_t
     torch.testing.assert_close((lost * share).sum(-1), result.heads["decoder", layer][:, 1], **tolerance(name))
 
 
-@pytest.mark.parametrize("model", ["t5", "transformers gpt2"], indirect=True)
+@pytest.mark.parametrize("model", ["gpt2", "t5", "transformers gpt2"], indirect=True)
 @torch.no_grad()
-def test_the_lens_ends_with_the_models_own_prediction(model: Small) -> None:
-    model = model.module
-    given = inputs(model)
-    logits = model(*given).logits
-    result = logit_lens(model, *given, top=3, ids=given[-1])
+def test_the_lens_is_the_head_of_every_hidden_state_up_to_the_models_own_prediction(model: Small) -> None:
+    module = model.module
+    given = inputs(module)
+    logits = module(*given).logits
+    result = logit_lens(module, *given, top=3, ids=given[-1])
     probabilities = logits.softmax(-1)
     most = probabilities.topk(3)
     torch.testing.assert_close(result.probabilities[-1], most.values)
@@ -98,17 +93,10 @@ def test_the_lens_ends_with_the_models_own_prediction(model: Small) -> None:
     torch.testing.assert_close(result.chosen[-1], probabilities.gather(-1, given[-1][..., None])[..., 0])
     torch.testing.assert_close(result.entropy[-1], torch.distributions.Categorical(probabilities).entropy())
     assert len(result.tokens) == len(result.entropy) > 2
-    assert (result.probabilities.sum(-1) <= 1.00001).all()
-
-
-@torch.no_grad()
-def test_the_lens_is_the_norm_and_the_head_of_every_hidden_state() -> None:
-    model = made("gpt2")
-    states = model(IDS, output_hidden_states=True).hidden_states
-    result = logit_lens(model, IDS, top=20)
-    for layer, state in enumerate(states):
-        right = model.logits(model.decoder.norm(state)).softmax(-1)
-        torch.testing.assert_close(result.probabilities[layer], right.topk(20).values)
+    if model.is_ours and not model.has_both:
+        for layer, state in enumerate(module(*given, output_hidden_states=True).hidden_states):
+            right = module.logits(module.decoder.norm(state)).softmax(-1)
+            torch.testing.assert_close(result.probabilities[layer], right.topk(3).values)
 
 
 def metric(output: object) -> Tensor:
@@ -215,21 +203,3 @@ def test_activations_are_those_of_the_edited_pass_and_of_ragged_texts() -> None:
         with activations(model, gradients=True) as alone:
             model(torch.tensor(ids)).logits[0, -1, 3].backward()
         torch.testing.assert_close(rollout[n], alone.gradient_rollout("decoder")[0])
-
-
-@torch.no_grad()
-def test_what_another_thread_runs_meanwhile_is_no_part_of_a_logit() -> None:
-    model, threads = made("gpt2"), []
-    right = logit_attribution(model, IDS, answer=3).total()
-
-    def run_elsewhere(*_: object) -> None:
-        if not threads:  # in this thread's first layer alone
-            threads.append(threading.Thread(target=torch.no_grad()(lambda: model(IDS[:, :4]))))
-            threads[0].start()
-            threads[0].join()
-
-    hook = model.decoder.layers[1].register_forward_pre_hook(run_elsewhere)
-    result = logit_attribution(model, IDS, answer=3).total()
-    hook.remove()
-    assert len(threads) == 1
-    assert torch.equal(result, right)

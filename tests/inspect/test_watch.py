@@ -230,18 +230,10 @@ def test_a_bias_by_distance_is_kept_as_a_vector() -> None:
 
 
 def test_a_part_of_somebody_elses_model_is_watched_too() -> None:
-    class Mine(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.base = tiny_models.make("bert", ENCODERS["bert"], transformers.AutoModel)
-
-        def forward(self, ids: Tensor) -> Tensor:
-            return self.base(ids).last_hidden_state
-
-    mine = Mine()
-    ids = tokens(2, 5)
-    with uwaga.watch(mine) as outer, uwaga.watch(mine.base, layers=[1]) as inner:
-        mine(ids)
+    base = tiny_models.make("bert", ENCODERS["bert"], transformers.AutoModel)
+    mine = nn.ModuleList([base])
+    with uwaga.watch(mine) as outer, uwaga.watch(base, layers=[1]) as inner:
+        base(tokens(2, 5))
     assert len(outer.maps) == 3
     assert list(inner.maps) == [("encoder", 1)]
     assert torch.equal(outer.maps[("encoder", 1)].to_dense(), inner.maps[("encoder", 1)].to_dense())

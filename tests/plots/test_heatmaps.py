@@ -10,10 +10,9 @@ from matplotlib.figure import Figure
 import uwaga
 from uwaga import plots
 from uwaga.inspect.heads.table import HeadTable
-from uwaga.inspect.recordings.recording import TokenStrings
 from uwaga.maps.derived import DifferenceMap
 from uwaga.maps.map import AttentionMap
-from uwaga.nn.attention_id import AttentionId
+from uwaga.nn import MultiHeadAttention
 
 TOKENS = ["[CLS]", "▁the", "$5", "cost$", "\n"]
 
@@ -172,7 +171,7 @@ TABLE = HeadTable(
 )
 
 
-def test_it_draws_the_statistic_of_every_head() -> None:
+def test_it_draws_the_statistic_of_every_head_with_numbers_where_they_can_be_read() -> None:
     (ax,) = panels(plots.head_matrix(TABLE, "previous_token"))
     image = ax.images[0].get_array()
     numpy.testing.assert_allclose(image[:, 0], [0.0, 0.5])
@@ -180,9 +179,6 @@ def test_it_draws_the_statistic_of_every_head() -> None:
     assert ax.get_title() == "previous token"
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b 0"]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("head", "layer")
-
-
-def test_numbers_are_written_where_they_can_be_read() -> None:
     (ax,) = panels(plots.head_matrix(TABLE, "sink"))
     written = [(text.get_text(), text.get_color()) for text in ax.texts]
     assert written == [(".10", "black"), (".25", "black"), (".90", "white")]
@@ -211,12 +207,9 @@ def test_changed_heads_show_before_after_and_the_difference() -> None:
 def test_changed_heads_of_recordings_have_their_tokens() -> None:
     recordings = []
     for letters in ("abc", "abd"):
-        made = uwaga.Recording(strings=TokenStrings(None, list(letters)))
-        options = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks"))
-        x = torch.randn(1, 2, 3, 4)
-        made.record(AttentionId("encoder", 0), x, x, options, None)
-        made.store(AttentionId("encoder", 0), x, x, options)
-        recordings.append(made)
+        with uwaga.watch(layer := MultiHeadAttention(8, 2), tokens=list(letters)) as recording:
+            layer(torch.randn(1, 3, 8))
+        recordings.append(recording)
     figure = plots.changed_heads(*recordings, top=1)
     shown = [ax for ax in figure.axes if ax.get_title()]
     assert [labels(ax.yaxis) for ax in shown] == [list("abc"), list("abd"), list("abd")]
