@@ -100,13 +100,3 @@ def test_ragged_in_ragged_out(impl: str) -> None:
     torch.testing.assert_close(output.values, attention(query, key, value, mask=Causal()).values)
     assert lse.values.shape == m.entropy().values.shape == (12, 4)
     torch.testing.assert_close(m[2].to_dense(), AttentionMap(query, key, mask=Causal())[2].to_dense())
-
-
-@pytest.mark.parametrize("needs_gradient", [False, True])
-@pytest.mark.parametrize("impl", ["reference", NATIVE])
-@pytest.mark.parametrize("name", ["plain", "the rest"])
-def test_the_largest_logit_is_that_of_the_scores_and_not_the_lse(impl: str, name: str, needs_gradient: bool) -> None:
-    query, key, value = _operands()
-    m = attend(query.requires_grad_(needs_gradient), key, value, **OPTIONS[name], impl=impl).map
-    torch.testing.assert_close(m.max_logit(), m.scores[:].amax((-1, -2)))
-    assert not m.max_logit().requires_grad
