@@ -58,6 +58,8 @@ def test_a_bias_is_kept_of_the_picked_heads(bias: str) -> None:
     ask(recording, ENCODER, query, key, bias=of_kind)
     whole = uwaga.AttentionMap(query, key, bias=of_kind).to_dense()
     torch.testing.assert_close(recording.maps[ENCODER].to_dense(), whole[:, [4, 1]])
+    if bias == "by distance":  # the 13 numbers of each head, and no matrix
+        assert recording.nbytes == 4 * (2 * query[:, :2].numel() + 2 * 13)
 
 
 def test_a_recording_takes_the_memory_of_the_heads_keys_and_masks_that_it_reads() -> None:
@@ -72,6 +74,8 @@ def test_a_recording_takes_the_memory_of_the_heads_keys_and_masks_that_it_reads(
         ask(half, AttentionId("encoder", layer), query, key, mask=mask)
     assert half.nbytes == 3 * 2 * size * 8 + mask.numel()
     assert half.maps[ENCODER].shape == (2, 6, 50, 50)
+    assert (repr(half), repr(half.maps)) == ("Recording(encoder 0, 1, 2; 40.9 kB)", "Maps(encoder 0, 1, 2)")
+    assert repr(uwaga.Recording()) == "Recording(none; 0 bytes)"
 
 
 def test_memory_grows_with_the_tokens_and_not_with_their_square() -> None:
@@ -133,20 +137,6 @@ def test_rows_that_were_written_alike_are_told_apart_by_what_they_look_at() -> N
     m = recording.maps[CROSS]
     assert torch.equal(m[0].to_dense(), whole[0, :, :2])
     assert torch.equal(m[1].to_dense(), whole[1])
-
-
-def test_a_map_that_there_is_not_is_named() -> None:
-    recording = uwaga.Recording()
-    query, key = operands()
-    ask(recording, CROSS, query, key)
-    ask(recording, AttentionId("cross", 1), query, key)
-    with pytest.raises(KeyError) as caught:
-        recording.maps[("encoder", 0)]
-    assert "there are cross 0, 1" in str(caught.value)
-    assert repr(recording) == "Recording(cross 0, 1; 7.2 kB)"
-    assert ("cross", 1) in recording.maps
-    assert repr(recording.maps) == "Maps(cross 0, 1)"
-    assert repr(uwaga.Recording()) == "Recording(none; 0 bytes)"
 
 
 ROWS, BOTH = (
