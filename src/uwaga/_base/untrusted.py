@@ -354,16 +354,9 @@ def _decoded(place: str, line: bytes, most: int, *, is_first: bool) -> str:
     try:
         return line.rstrip(b"\r\n").decode("utf-8")
     except UnicodeDecodeError as error:
-        raise utf8_error(place, line[error.start], error.start) from error
-
-
-def strip_byte_order_mark(beginning: bytes) -> bytes:
-    """Return the first bytes of a text, without a byte-order mark."""
-    return beginning.removeprefix(_BYTE_ORDER_MARK)
-
-
-def utf8_error(place: str, byte: int, column: int) -> TextFileError:
-    return TextFileError(f"{place}: is not UTF-8: byte 0x{byte:02x} at byte {column + 1}")
+        raise TextFileError(
+            f"{place}: is not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1}"
+        ) from error
 
 
 # Parquet

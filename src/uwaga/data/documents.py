@@ -8,6 +8,7 @@ import codecs
 import csv
 import hashlib
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,24 +226,18 @@ class FileChunks:
 
     def __iter__(self) -> Iterator[str]:
         """Yield the pieces of the text. Raises DataError if the file is missing, empty or not UTF-8."""
-        decoder = codecs.getincrementaldecoder("utf-8")()
-        line, column, is_empty = 1, 0, True  # of the first byte that is not decoded yet
+        decoder, chunk, is_empty = codecs.getincrementaldecoder("utf-8-sig")(), b" ", True
         with untrusted.open_decompressed(self._path) as file:
-            chunk = untrusted.strip_byte_order_mark(file.read(CHUNK_BYTES))
-            while True:
+            while chunk:
+                chunk = file.read(CHUNK_BYTES)
                 try:
                     text = decoder.decode(chunk, final=not chunk)
-                except UnicodeDecodeError as error:
-                    line, column = _advanced(line, column, error.object[: error.start])
-                    place = f"{self._path}:{line}"
-                    raise untrusted.utf8_error(place, error.object[error.start], column) from error
-                line, column = _advanced(line, column, text.encode())
+                except UnicodeDecodeError:
+                    deque(lines(self._path), maxlen=0)  # raises an error with the line and the byte
+                    raise
                 if text:
                     is_empty = False
                     yield text
-                if not chunk:
-                    break
-                chunk = file.read(CHUNK_BYTES)
         if is_empty:
             raise DataError(f"{self._path}: is empty")
 
@@ -362,9 +357,3 @@ def _parquet(path: Path, columns: Iterable[str]) -> untrusted.ParquetRows:
         return untrusted.ParquetRows(path, columns)
     except ModuleNotFoundError as error:
         raise DataError(f"{path}: parquet files need pyarrow: pip install 'uwaga[encode]'") from error
-
-
-def _advanced(line: int, column: int, read: bytes) -> tuple[int, int]:
-    """Return the line and the byte within it after reading more bytes."""
-    newlines = read.count(b"\n")
-    return line + newlines, len(read) - read.rfind(b"\n") - 1 if newlines else column + len(read)

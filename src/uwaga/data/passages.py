@@ -27,17 +27,6 @@ def split_spans(text: str, split: Split) -> list[Span]:
     return list(zip([0, *starts[1:]], [*starts[1:], len(text)], strict=True))
 
 
-def split_text(text: str, split: Split) -> Iterator[str]:
-    """Return the passages of a text, without white space around them.
-
-    >>> list(split_text("One. Two!\\nThree\\n\\nFour.", "sentence"))
-    ['One.', 'Two!', 'Three', 'Four.']
-    >>> list(split_text("One. Two!\\nThree\\n\\nFour.", "paragraph"))
-    ['One. Two!\\nThree', 'Four.']
-    """
-    return (text[start:stop].strip() for start, stop in split_spans(text, split))
-
-
 def _parts(text: str, split: Split) -> Iterator[Span]:
     """Yield what lies between the ends of passages, empty parts included."""
     if split == "document":

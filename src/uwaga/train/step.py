@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.adamw import adamw
+from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from uwaga.models.transformer import NoInitialisation, Transformer
@@ -465,22 +466,13 @@ def _register_ragged_hooks(layer: nn.Module) -> None:
 
 
 def _flatten_ragged(x: Any) -> Any:
-    if isinstance(x, Ragged):
-        return _FlatRagged(x.values, x.offsets, x.max_length, x.first)
-    return _map_nested(_flatten_ragged, x)
+    return tree_map_only(Ragged, lambda rows: _FlatRagged(rows.values, rows.offsets, rows.max_length, rows.first), x)
 
 
 def _unflatten_ragged(x: Any) -> Any:
-    if isinstance(x, _FlatRagged):
-        # Offsets were checked when the batch was made.
-        made = Ragged.__new__(Ragged)
-        made._set(*x)
-        return made
-    return _map_nested(_unflatten_ragged, x)
+    def made(flat: _FlatRagged) -> Ragged:
+        result = Ragged.__new__(Ragged)
+        result._set(*flat)  # offsets were checked when the batch was made
+        return result
 
-
-def _map_nested(act: Callable[[Any], Any], x: Any) -> Any:
-    """Return the same tuple or dict with a function applied to its items; anything else as it is."""
-    if type(x) is tuple:
-        return tuple(map(act, x))
-    return {name: act(value) for name, value in x.items()} if type(x) is dict else x
+    return tree_map_only(_FlatRagged, made, x, is_leaf=lambda part: isinstance(part, _FlatRagged))
