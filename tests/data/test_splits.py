@@ -24,10 +24,6 @@ def test_a_fraction_of_the_words_is_held_out_and_stays_the_same() -> None:
     assert set(held) <= set(more)
 
 
-def test_a_validation_fraction_of_zero_holds_out_nothing() -> None:
-    assert not is_validation(bytes(32), 0.0)
-
-
 def test_all_targets_of_a_source_are_in_one_split(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("".join(f"word{number}\tK\n{f'Word{number}'}\tT\n" for number in range(300)))

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import torch
 
-import uwaga
 from uwaga import Ragged, Reranker, SoftDatabase, TextEncoder
 from uwaga.encode import BatchEncoder
 from uwaga.nn import KeyValueCache
@@ -29,14 +28,3 @@ def test_what_is_printed_is_one_line_that_says_what_it_is(tmp_path: Path, write_
         (BatchEncoder(model, overflow="mean"), f"BatchEncoder('{model}', dtype='float32', overflow='mean')"),
     ):
         assert repr(given) == text
-
-
-def test_every_public_class_has_a_repr_of_its_own() -> None:
-    import importlib
-
-    packages = ["", ".encode", ".inspect", ".maps", ".models", ".nn", ".ops", ".plots", ".sequence_parallel", ".store", ".train", ".viewer"]  # fmt: skip
-    modules = [importlib.import_module(f"uwaga{name}") for name in packages]
-    public = {getattr(module, name) for module in modules for name in getattr(module, "__all__", ())}
-    classes = [each for each in public if isinstance(each, type) and not issubclass(each, BaseException)]
-    assert uwaga.TextEncoder in classes
-    assert [class_.__qualname__ for class_ in classes if class_.__repr__ is object.__repr__] == []

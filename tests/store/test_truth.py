@@ -247,26 +247,20 @@ def test_a_folder_that_was_moved_or_replaced_is_written_no_more_and_read_anew(db
 
 def test_a_file_with_a_second_name_is_not_written(db: SoftDatabase, tmp_path: Path) -> None:
     """As `cp -al` makes a backup; segments are never changed, and may have several."""
-    name = "catalog.sqlite-wal"
-    said = (
-        "has a second name (a hard link), through which writing would change another database; copy the folder without links, as cp -a "
-        "does, and open the copy"
-    )
-    backup = tmp_path / "backup"
+    said, backup = "catalog.sqlite-wal: has a second name (a hard link), through which writing", tmp_path / "backup"
     shutil.copytree(
-        db.path, backup, copy_function=lambda a, b: os.link(a, b) if a.endswith((name, "s")) else shutil.copy(a, b)
+        db.path, backup, copy_function=lambda a, b: os.link(a, b) if a.endswith(("-wal", "s")) else shutil.copy(a, b)
     )
-    assert refused(lambda: db.append(**rows(60, 1))) == f"{db.path}/{name}: {said}"
+    assert said in refused(lambda: db.append(**rows(60, 1)))
     db.close()
     for path in (db.path, backup):
         with SoftDatabase.open(path) as again:
             before = interrupting.state(again)
             for call in (lambda again=again: again.delete(range(60), missing_ok=True), again.compact):
-                assert refused(call) == f"{path}/{name}: {said}"
+                assert said in refused(call)
             assert interrupting.state(again) == before
             assert len(again) == 58
-    shutil.copytree(backup, tmp_path / "copy")
-    with SoftDatabase.open(tmp_path / "copy") as copy:
+    with SoftDatabase.open(shutil.copytree(backup, tmp_path / "copy")) as copy:
         copy.delete(range(60), missing_ok=True)
         copy.compact()
     with SoftDatabase.open(backup) as again:

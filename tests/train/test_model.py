@@ -82,15 +82,6 @@ def test_a_model_larger_than_the_memory_of_the_machine_is_refused() -> None:
 # The loss.
 
 
-@pytest.mark.parametrize("family", SETTINGS)
-def test_the_initial_loss_is_about_that_of_uniform_predictions(family: str) -> None:
-    ids = uwaga.Ragged.from_list([torch.arange(3, 40), torch.arange(100, 120)])
-    decoder = ids if family in ("t5", "transformer") else None
-    with torch.no_grad():
-        loss = Objective(new_model(SETTINGS[family](), 0).eval())(ids, decoder, ids.values.flip(0), None) / 57
-    assert loss.item() == pytest.approx(math.log(300), abs=1.0)
-
-
 CPU = torch.device("cpu")
 SIZES = {"vocab_size": 30, "d_model": 16, "num_heads": 2, "d_ff": 32}
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -137,13 +128,3 @@ def test_it_equals_cross_entropy_over_all_logits_also_in_blocks(name: str, monke
                 torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
         with torch.no_grad():
             torch.testing.assert_close(Objective(model, smoothing)(*x.inputs(CPU)[0]), expected)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_batch_without_labels_has_a_loss_and_gradients_of_zero(name: str) -> None:
-    model, x = MODELS[name](), batch(name)
-    arguments, scored = x.without_labels().inputs(CPU)
-    loss = Objective(model)(*arguments)
-    assert (loss.item(), scored) == (0.0, 0)
-    for gradient in torch.autograd.grad(loss, list(model.parameters())):
-        assert not gradient.any()

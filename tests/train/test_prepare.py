@@ -91,9 +91,3 @@ def test_corrupted_data_is_refused(tmp_path: Path, verses: str, make_config: Mak
         else "do not ascend from 0 to the number of tokens"
     )
     assert said in _refusal(config, tmp_path / "run")
-
-
-def test_small_vocabularies_are_stored_in_two_bytes_per_token(tmp_path: Path, verses: str, make_config: Make) -> None:
-    folder = _prepared(make_config("language-model", [verses], _LINES), tmp_path / "run")
-    offsets = np.fromfile(folder / "train.offsets", "<i8")
-    assert (folder / "train.tokens").stat().st_size == 2 * offsets[-1]
