@@ -127,61 +127,44 @@ def test_a_condition_that_is_interrupted_restricts_no_later_call(db: SoftDatabas
 
 # Another process: a child, and one that writes past the lock.
 
-_FORK = """
-import os, sys, torch
-from uwaga import SoftDatabase
-from uwaga._base.errors import SoftDatabaseError
-torch.set_num_threads(1)
-def said(call):
-    try:
-        return call()
-    except SoftDatabaseError as error:
-        return str(error).replace(str(os.getpid()), "CHILD").replace(str(os.getppid()), "PARENT")
-rows = lambda n: {"keys": torch.ones(n, 4), "records": [{"n": 0}] * n}
-db = SoftDatabase.open(sys.argv[1])
-reader = SoftDatabase.open(sys.argv[1])
-db.append(**rows(2))
-(to_child, go), (to_parent, done) = os.pipe(), os.pipe()
-if not os.fork():
-    try:
-        for each in (db, reader):
-            print(len(each), len(each.records([0])[0]), each.attend(torch.ones(4), where="n = 0").rows, flush=True)
-            for call in (lambda: each.append(**rows(1)), lambda: each.delete([0]), each.compact):
-                print(said(call), flush=True)
-        os.write(done, b"1")
-        os.read(to_child, 1)  # the parent has written and closed
-        db.refresh()
-        print(len(db), db.check(), flush=True)
-        db.close()
-        os.write(done, b"1")
-        os.read(to_child, 1)
-    finally:
-        os._exit(0)
-os.read(to_parent, 1)
-print(db.append(**rows(3)), len(db), len(reader), db.check())
-db.close()
-os.write(go, b"1")
-os.read(to_parent, 1)
-with SoftDatabase.open(sys.argv[1]) as again:  # while the child lives
-    print(again.append(**rows(1)), again.compact() >= 0, again.check(), len(again))
-os.write(go, b"1")
-os.wait()
-"""
-
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_child_reads_anew_and_neither_writes_nor_holds_the_lock(db: SoftDatabase) -> None:
+    reader, parent = SoftDatabase.open(db.path), os.getpid()
+    db.append(**rows(60, 2))
+    (to_child, go), (to_parent, done) = os.pipe(), os.pipe()
+
+    def live() -> None:
+        no = f"{db.path}: was opened by process {parent}, and this is its child, process {os.getpid()}, which may read alone; "
+        for each in (db, reader):
+            assert (len(each), each.attend(torch.ones(4), where="n = 0").rows) == (60, 1)
+            assert each.records([0]) == [{"n": 0}]
+            for call in (lambda each=each: each.append(**rows(0, 1)), lambda each=each: each.delete([0]), each.compact):
+                assert refused(call) == f"{no}open the database here to write"
+        os.write(done, b"1")
+        os.read(to_child, 1)  # the parent has written and closed
+        db.refresh()
+        assert (len(db), db.check()) == (63, [])
+        db.close()
+        os.write(done, b"1")
+        os.read(to_child, 1)
+
+    child = forked.fork(live)
+    os.close(to_child)
+    os.close(done)  # so that to read ends if the child does
+    os.read(to_parent, 1)
+    assert db.append(**rows(62, 3)) == range(62, 65)
+    assert (len(db), len(reader), db.check()) == (63, 58, [])
     db.close()
-    said = forked.run(_FORK, db.path)
-    no = (
-        f"{db.path}: was opened by process PARENT, and this is its child, process CHILD, which may read alone; open the database here "
-        "to write"
-    )
-    child = ["60 1 3", no, no, no]
-    assert said.splitlines() == [
-        *child, *child, "range(62, 65) 63 58 []", "63 []", "range(65, 66) True [] 64",
-    ]  # fmt: skip
+    os.write(go, b"1")
+    os.read(to_parent, 1)
+    with SoftDatabase.open(db.path) as again:  # while the child lives
+        assert again.append(**rows(65, 1)) == range(65, 66)
+        assert again.compact() >= 0
+        assert (len(again), again.check()) == (64, [])
+    os.write(go, b"1")
+    assert forked.exit_code(child) == 0
 
 
 def test_who_writes_past_the_lock_is_found_before_anything_is_changed(db: SoftDatabase) -> None:

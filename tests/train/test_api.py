@@ -264,15 +264,20 @@ def test_compiled_training_agrees_with_eager_within_rounding(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tensorboard_has_the_values_of_metrics_jsonl(train: Callable[..., Result], tmp_path: Path) -> None:
+    """Without those of a step that was repeated after resuming."""
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    result = train("run.tensorboard=true", "run.attention_every=3")
+    how = ("run.tensorboard=true", "run.attention_every=3", "schedule.kind=constant")
+    train(*how, "schedule.steps=3")
+    (tmp_path / "run" / "last").write_text("step-000002\n")
+    result = train(*how, resume=True)
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
-    assert {event.step: event.value for event in events.Scalars("validation/loss")} == pytest.approx(
-        result.validation_losses
-    )
+    for name, losses in (("train/loss", result.losses), ("validation/loss", result.validation_losses)):
+        found = events.Scalars(name)
+        assert [event.step for event in found] == list(losses)
+        assert [event.value for event in found] == pytest.approx(list(losses.values()))
     assert [event.step for event in events.Scalars("normalized_entropy/decoder 0.1")] == [3, 6]
 
 

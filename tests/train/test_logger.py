@@ -6,7 +6,7 @@ import pytest
 import rich.console  # noqa: F401  # keeps time.monotonic as it is when it is imported, which a test replaces
 
 from uwaga.train import TrainingError
-from uwaga.train.logger import Display, open_metrics, tensorboard_writer
+from uwaga.train.logger import Display, open_metrics
 
 
 @pytest.mark.parametrize("text", ["", '{"st', '{"step": 1, "ki'])
@@ -25,21 +25,6 @@ def test_a_file_that_uwaga_did_not_write_is_not_truncated(tmp_path: Path, is_lin
     with pytest.raises(TrainingError):
         open_metrics(tmp_path)
     assert (tmp_path / "metrics.jsonl").read_text() == text
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_drops_steps_that_are_repeated_after_resuming(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    for step, losses in ((0, {1: 3.0, 2: 2.0, 3: 9.0}), (2, {3: 1.0})):
-        writer = tensorboard_writer(tmp_path, step)
-        for at, loss in losses.items():
-            writer.add_scalar("train/loss", loss, at)
-        writer.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(1, 3.0), (2, 2.0), (3, 1.0)]
 
 
 def test_without_a_terminal_progress_is_lines_without_a_bar(
