@@ -25,7 +25,7 @@ from uwaga.data.documents import json_objects
 from uwaga.data.splits import SPLITS, TRAIN, VALIDATION
 from uwaga.data.tokenizers import TextTokenizer
 from uwaga.models.tokenizers.loading import TARGET_FILE
-from uwaga.ops.ragged import Ragged, part_of
+from uwaga.ops.ragged import Cut, Ragged, part_of
 from uwaga.train.config import Config
 from uwaga.train.errors import DataError
 from uwaga.train.prepare import ANSWERS, METADATA, Tokenizers, prepare
@@ -80,16 +80,10 @@ class Batch:
 
     def first_rows(self, tokens: int) -> "Batch":
         """Return the first rows: as many as have about so many tokens, at least one."""
-        rows = max(int((self.ids.offsets[1:] <= tokens).sum()), 1)
-
-        def first(ids: Ragged) -> Ragged:
-            offsets = ids.offsets[: rows + 1]
-            return Ragged(ids.values[: int(offsets[-1])], offsets)
-
-        ids, other = first(self.ids), None if self.decoder_ids is None else first(self.decoder_ids)
-        return Batch(
-            ids=ids, decoder_ids=other, labels=self.labels[: (ids if other is None else other).values.shape[0]]
-        )
+        start, stop = Cut(0), Cut(max(int((self.ids.offsets[1:] <= tokens).sum()), 1))
+        ids = self.ids.part(start, stop)
+        other = None if self.decoder_ids is None else self.decoder_ids.part(start, stop)
+        return Batch(ids=ids, decoder_ids=other, labels=self.labels[: len((ids if other is None else other).values)])
 
     def without_labels(self) -> "Batch":
         """Return the same batch without a label, for a process that has no batch while others have one."""
