@@ -201,6 +201,6 @@ def assert_same_bits(answer: Answer, result: reading.PassResult) -> None:
 def test_random_histories(machine: type[History]) -> None:
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
     wanted = settings(
-        max_examples=4, stateful_step_count=9, deadline=None, suppress_health_check=checks, derandomize=True
+        max_examples=3, stateful_step_count=9, deadline=None, suppress_health_check=checks, derandomize=True
     )
     run_state_machine_as_test(machine, settings=wanted)
