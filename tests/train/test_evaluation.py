@@ -30,28 +30,6 @@ def test_the_validation_loss_is_the_mean_over_all_labels(parts: Callable, object
     assert result == pytest.approx(total / labels)
 
 
-@pytest.mark.parametrize("size", [2, 5])
-def test_each_batch_is_of_one_process_and_all_processes_have_equally_many(parts: Callable, size: int) -> None:
-    config, corpus, model = parts("language-model", "batch.tokens_per_batch=32")
-    whole = TrainableModel(model, config, World(rank=0, size=1, device=torch.device("cpu")))
-    expected, sums = whole.validation_loss(corpus.validation), list[torch.Tensor]()
-
-    class Rank(World):
-        def all_reduce_sum(self, numbers: torch.Tensor) -> torch.Tensor:
-            sums.append(numbers)
-            return numbers
-
-    passes = []
-    for rank in range(size):
-        trainable = TrainableModel(model, config, whole.world)
-        trainable.world = Rank(rank=rank, size=size, device=torch.device("cpu"))
-        trainable.objective.register_forward_hook(lambda *_, rank=rank: passes.append(rank))
-        trainable.validation_loss(corpus.validation)
-    assert len({passes.count(rank) for rank in range(size)}) == 1
-    loss, labels = sum(sums).tolist()
-    assert loss / labels == pytest.approx(expected)
-
-
 def test_the_nearest_reference_counts() -> None:
     references = [["R IY D", "R EH D"], ["T AH M EY T OW", "T AH M AA T OW"], ["K AE T"]]
     assert error_rates(["R EH D", "T AH M AA T OW", "K AE T"], references) == (0.0, 0.0, 3)

@@ -4,7 +4,6 @@ import gzip
 import json
 import random
 import re
-import runpy
 import string
 import subprocess
 import sys
@@ -200,11 +199,6 @@ def _own_data(name: str, folder: Path) -> str:
         path.write_text("".join(f"{word} 1 {' '.join(f'{letter}H0' for letter in word)}\n" for word in words))
     elif name == "peps-mlm":
         path.write_text("".join(json.dumps({"id": str(n), "text": page}) + "\n" for n, page in enumerate(pages)))
-    elif name.startswith("copyist"):
-        program = runpy.run_path(str(_ROOT / "recipes" / "repetitions.py"))
-        text = "\n".join(pages)
-        style = program["STYLES"]["repetitions-256.txt"]
-        path.write_text(program["repetitive_text"](style, [text[:50_000], text[50_000:100_000]], 20_000, chosen))
     else:
         path.write_text("".join(pages)[:100_000])
     return str(path)
