@@ -121,6 +121,21 @@ def test_compiled(family: str) -> None:
     torch.testing.assert_close(results(model, IDS, RIGHT), plain)
 
 
+@pytest.mark.stress
+@pytest.mark.parametrize("compiled", [(0,), (1,), (0, 1, 2)])
+@pytest.mark.parametrize("family", ["bert", "llama"])
+@torch.no_grad()
+def test_layers_compiled_one_by_one(family: str, compiled: tuple[int, ...]) -> None:
+    """Next to layers that are not, and for batches that come in turn."""
+    model = tiny.make(family, (tiny.ENCODERS | tiny.DECODERS)[family], transformers.AutoModel)
+    model.set_attn_implementation("uwaga")
+    plain = [results(model, IDS, mask) for mask in MASKS.values()]
+    torch.compiler.reset()
+    for index in compiled:
+        (model.layers if family == "llama" else model.encoder.layer)[index].compile(backend="aot_eager")
+    torch.testing.assert_close([results(model, IDS, mask) for mask in MASKS.values()], plain)
+
+
 @pytest.mark.gate(only=lambda family: family in ("mpnet", "bloom", "gptj"))
 @pytest.mark.parametrize("family", ["mpnet", "deberta", "deberta-v2", "bloom", "falcon", "codegen", "gptj", "mpt"])
 def test_families_that_compute_attention_by_themselves(family: str) -> None:

@@ -1,5 +1,6 @@
 """generate() with attn_implementation="uwaga" chooses the tokens that it chooses with eager attention."""
 
+from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -103,3 +104,22 @@ def test_attention_changes_over_and_back() -> None:
         with torch.no_grad():
             logits = model(**ids).logits
         assert torch.equal(results.setdefault(name, logits), logits)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_generation_with_a_static_cache_is_two_graphs(family: str) -> None:
+    """Of the prompt, and of each further token."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(module: torch.fx.GraphModule, example_inputs: list) -> Callable:
+        graphs.append(module)
+        return module.forward
+
+    model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM, num_hidden_layers=1)
+    theirs = generated(model, LEFT, **WAYS["static cache"])
+    model.set_attn_implementation("uwaga")
+    torch.compiler.reset()
+    model.forward = torch.compile(model.forward, backend=backend, dynamic=False, fullgraph=True)
+    assert torch.equal(generated(model, LEFT, **WAYS["static cache"]), theirs)
+    assert len(graphs) == 2

@@ -19,15 +19,6 @@ QUERIES, KEYS = 3, 8
 RIGHT = torch.arange(KEYS) < torch.tensor([8, 5, 1])[:, None]
 PADDING = {"whole": None, "right": RIGHT, "left": RIGHT.flip(1), "holes": RIGHT & (torch.arange(KEYS) != 2)}
 BLOCKS = torch.tensor([[0, 0, 1, 1, -1, -1, 2, 2]]).expand(3, -1)
-DOCUMENTS = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2], [0, 1, 1, 1, 1, 1, 1, 2], [0, 0, 0, 0, 0, 0, 0, 0]])
-POSITIONS = torch.tensor([[0, 1, 2, 0, 1, 0, 1, 2], [0, 0, 1, 2, 3, 4, 5, 0], [0, 1, 2, 3, 4, 5, 6, 7]])
-
-
-def packed(inner: Callable) -> Callable:
-    return masking_utils.and_masks(
-        masking_utils.packed_sequence_mask_function(DOCUMENTS),
-        masking_utils.remap_positions_for_packed_sequence(inner, POSITIONS),
-    )
 
 
 FUNCTIONS = {
@@ -67,12 +58,6 @@ def test_transformers_functions(name: str, queries: int, offset: int, padding: s
     ours, theirs = both(FUNCTIONS[name], queries, PADDING[padding], offset)
     count = tokens(PADDING[padding], offset, queries)
     assert torch.equal(ours[:, 0][count], theirs[:, 0][count])
-
-
-@pytest.mark.parametrize("name", ["causal", "window"])
-def test_packed_documents(name: str) -> None:
-    ours, theirs = both(packed(FUNCTIONS[name]), KEYS, None, 0)
-    assert torch.equal(ours, theirs)
 
 
 def test_a_function_of_somebody_else_is_taken_densely() -> None:

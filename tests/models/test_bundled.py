@@ -1,12 +1,16 @@
 """The models that come with the package: small, whole, documented, what their recipes build, and there without a network."""
 
+import copy
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from tolerance import once
+from torch import Tensor
 
 import uwaga
 from uwaga._base.errors import CheckpointError
@@ -162,3 +166,32 @@ def test_it_is_viewed_without_a_network(name: str, text: str, tmp_path: Path) ->
     output = run_offline("view", text, "--model", name, "--save", tmp_path / "page.html", "--seconds", 600)
     assert output.endswith("MB, self-contained HTML\n")
     assert (tmp_path / "page.html").exists()
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_every_state_of_minilm_for_real_text_is_that_of_transformers(
+    minilm: Path, transformers, assert_as_exact: Callable
+) -> None:
+    """Lines of the documents in four languages and three scripts, of 3 to more than 100 tokens."""
+    tokenizer, lines = load_tokenizer(minilm).backend, list[str]()
+    for page in ("concepts/attention.md", "pl/concepts.md", "ja/concepts.md", "zh/concepts.md"):
+        lines += (ROOT / "docs" / page).read_text(encoding="utf-8").split("\n\n")[4::16]
+    documents = [torch.tensor(tokenizer.encode(line).ids[:256]) for line in lines]
+    peer = transformers.BertModel.from_pretrained(minilm).eval()
+    exact = copy.deepcopy(peer).double()
+    output = load("minilm")(uwaga.Ragged.from_list(documents), output_hidden_states=True)
+    assert len(documents) > 5
+
+    def theirs(model: torch.nn.Module) -> dict[int | str, Tensor]:
+        """The states of each layer, and the pooled."""
+        results = [model(ids[None], output_hidden_states=True) for ids in documents]
+        layers = range(len(results[0].hidden_states))
+        states = {layer: torch.cat([one.hidden_states[layer][0] for one in results]) for layer in layers}
+        return states | {"pooled": torch.cat([one.pooler_output for one in results])}
+
+    expected, right = theirs(peer), once(lambda: theirs(exact))
+    ours = {**dict(enumerate(x.values for x in output.hidden_states)), "pooled": output.pooled}
+    assert ours.keys() == expected.keys()
+    for part, values in ours.items():
+        assert_as_exact(values, expected[part], lambda part=part: right()[part])

@@ -127,7 +127,7 @@ def _count(_module: nn.Module, _name: str, made: object) -> None:
 def _check_numbers(folder: Path) -> None:
     path, size = (
         folder / "config.json",
-        sum(each.stat().st_size for each in folder.glob("*.safetensors") if each.is_file()),
+        sum(file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file()),
     )
     largest = min(_LARGEST, max(_SURE, size // _BYTES_EACH)) if size else _LARGEST
     for key, number in _numbers(untrusted.read_json(path, missing_ok=True)):
