@@ -36,6 +36,11 @@ _OF_FIRST_TOKEN = ("pooled", "sequence")
 
 
 in_gate = set(BASE.values()).__contains__
+# Model types with other layers than the others, and settings that change layers.
+_OTHER_LAYERS = {
+    *(BASE[kind] for kind in ("albert", "bert", "gemma2", "gpt2", "gte", "llama", "modernbert", "mpnet", "qwen3", "uwaga-transformer")),
+    "gemma3_text-both-ways", "marian-scaled", "qwen2-windows", "t5-1.1",
+}  # fmt: skip
 # Cases of one type have other settings, which the comparisons with transformers show; here the gate has one of each type.
 one_of_each_type = pytest.mark.gate(only=lambda name: in_gate(name))
 each_case = pytest.mark.parametrize("name", CASES)
@@ -54,7 +59,7 @@ def _rows(twins: Twins, *, is_long: bool = False) -> list[list[Tensor]]:
 
 
 @torch.no_grad()
-@pytest.mark.gate(only=lambda name: in_gate(name))
+@pytest.mark.gate(only=lambda name: name in _OTHER_LAYERS or name == BASE["roberta"])
 # In float64, padding of transformers' gemma2 that sees no token gets NaN, which spreads.
 @pytest.mark.parametrize("name", [name for name in THEIRS if "gemma2" not in name])
 def test_a_batch_padded_on_the_left_is_that_of_transformers(name: str, assert_as_exact: Callable) -> None:
@@ -78,7 +83,11 @@ def test_a_batch_padded_on_the_left_is_that_of_transformers(name: str, assert_as
 _OTHER_HEADS = ("bert", "distilbert", "electra", "roberta")
 
 
-@pytest.mark.gate(only=lambda name: in_gate(name) or THEIRS[name].more or THEIRS[name].model_type in _OTHER_HEADS)
+@pytest.mark.gate(
+    only=lambda name: (
+        in_gate(name) or THEIRS[name].model_type in _OTHER_HEADS or (THEIRS[name].more and not name.endswith("-untied"))
+    )
+)
 @pytest.mark.parametrize("name", THEIRS)
 @torch.no_grad()
 def test_rows_are_those_that_transformers_computes_alone(name: str, assert_as_exact: Callable) -> None:
@@ -143,7 +152,11 @@ def test_attention_maps_are_those_of_transformers(name: str, assert_as_exact: Ca
         assert_as_exact(found.to_dense().transpose(1, 2)[rows], of(peer), lambda of=of: of(exact()))
 
 
-@one_of_each_type
+# Types that keep other keys and values, begin or end in another way, or write nothing.
+_WRITERS = ("bert", "gemma2", "gpt2", "llama", "marian", "t5", "uwaga-gpt3", "uwaga-transformer")
+
+
+@pytest.mark.gate(only=lambda name: in_gate(name) and CASES[name].model_type in _WRITERS)
 @each_case
 @torch.no_grad()
 def test_greedy_texts_are_those_of_transformers(name: str) -> None:
@@ -183,13 +196,6 @@ def _read_again(model: Transformer, prompt: list[int]) -> list[int]:
 
 
 # Rows among others, in pieces, and of one token alone.
-
-
-# Model types with other layers than the others, and settings that change layers.
-_OTHER_LAYERS = {
-    *(BASE[kind] for kind in ("albert", "bert", "gemma2", "gpt2", "gte", "llama", "modernbert", "mpnet", "qwen3", "uwaga-transformer")),
-    "gemma3_text-both-ways", "marian-scaled", "qwen2-windows", "t5-1.1",
-}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -381,22 +387,6 @@ def test_a_tied_weight_may_have_any_one_of_its_names(name: str, tmp_path: Path) 
                 load(tmp_path)
             differs = f"  not tied  {second} {tuple(tied.shape)} differs from {first}"
             assert str(caught.value).splitlines()[1:] == [differs]
-
-
-@pytest.mark.parametrize("name", BASE.values())
-def test_every_weight_is_needed_and_no_other(name: str, tmp_path: Path) -> None:
-    twins = tiny_families.twins(name)
-    family, stored = family_of(twins.case.model_type, ""), load_file(twins.folder / "model.safetensors")
-    body = {row.theirs for row in family.table(twins.ours.config, twins.ours.state_dict()).body}
-    gone = [each for each in stored if family.bare(each) in body][-3:]
-    wrong = {each: x[None].clone() for each, x in stored.items() if each not in gone}
-    _rewritten(twins, tmp_path, wrong | {"strange.weight": torch.ones(2)})
-    with pytest.raises(CheckpointError) as caught:
-        load(tmp_path)
-    lines = [line.split() for line in str(caught.value).splitlines()]
-    assert sorted(line[1] for line in lines if line[0] == "missing") == sorted(gone)
-    assert sorted(line[2] for line in lines if line[:2] == ["wrong", "shape"]) == sorted(wrong)
-    assert ["unexpected", "strange.weight", "(2,)"] in lines
 
 
 # config.json.
