@@ -58,12 +58,6 @@ class Machines:
             (folder / name).chmod(0o755)
         self.path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
 
-    def name_themselves(self, address: str | None) -> None:
-        """The address that each machine has for its own name; None: the one that others reach it by."""
-        for n, host in enumerate(HOSTS):
-            hosts = [f"{address if n == m and address else _address(m)} {name}\n" for m, name in enumerate(HOSTS)]
-            (Path("/etc/netns") / f"{self.prefix}{host}" / "hosts").write_text("127.0.0.1 localhost\n" + "".join(hosts))
-
     def run(self, commands: list[list[str]], *, seconds: float, **environment: str) -> list[tuple[int, str]]:
         """The exit code and the output of a command on each machine; all that they left running is killed."""
         slurm = {
@@ -125,9 +119,9 @@ def two_machines(folder: Path) -> Iterator[Machines]:
                 "-n", name, "route", "add", "default", "via", _address(1 - n)
             )  # by which programs find their own address
             (Path("/etc/netns") / name).mkdir(parents=True)
-        result = Machines(folder, prefix)
-        result.name_themselves(None)
-        yield result
+            hosts = [f"{_address(m)} {host}\n" for m, host in enumerate(HOSTS)]
+            (Path("/etc/netns") / name / "hosts").write_text("127.0.0.1 localhost\n" + "".join(hosts))
+        yield Machines(folder, prefix)
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)

@@ -1,8 +1,6 @@
 """Training data made to harm is read in bounded memory. tests/data and tests/train have the errors of files that are damaged."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -57,41 +55,6 @@ def test_a_line_of_ten_megabytes_is_cut_into_rows(file: str, kind: str, tokens: 
     stored = max((tmp_path / "run").glob("data-*/*.tokens"), key=lambda path: path.stat().st_size)
     text = corpus.tokenizer.backend.decode(np.fromfile(stored, "<u2").tolist(), skip_special_tokens=True)
     assert line in text
-
-
-@pytest.mark.slow
-@pytest.mark.timing
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how much memory a process has had")
-def test_the_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    # One process for each file, forked after PyTorch is loaded.
-    program = """
-import os, sys
-from pathlib import Path
-from uwaga.train.config import Config
-from uwaga.train.corpus import Corpus
-for name in sys.argv[1:]:
-    if os.fork():
-        assert os.wait()[1] == 0
-        continue
-    Corpus.prepare(Config.read(Path(name + ".toml")), Path(name))
-    # Not getrusage's, which begins with what the process had that started this one.
-    status = Path("/proc/self/status").read_text()
-    print(status.partition("VmHWM:")[2].split()[0], flush=True)
-    os._exit(0)
-"""
-    names = []
-    for megabytes in (6, 30):
-        name = tmp_path / str(megabytes)
-        with Path(f"{name}.txt").open("w") as file:
-            for number in range(megabytes):
-                file.write(f"{number} and so on, for ever " * (10**6 // 24))
-        config = _config("language-model", "text", Path(f"{name}.txt"), "data.windows=true")
-        Path(f"{name}.toml").write_text(config.text())
-        names.append(str(name))
-    done = subprocess.run([sys.executable, "-c", program, *names], capture_output=True, text=True, check=True)
-    small, large = (int(line) * 1024 for line in done.stdout.splitlines())
-    # The larger text alone would take 24 million bytes more, and its tokens as Python integers ten times as much.
-    assert large - small < 8_000_000, (small, large)
 
 
 def test_special_tokens_in_a_text_end_nothing(tmp_path: Path) -> None:

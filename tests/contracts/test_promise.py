@@ -6,7 +6,6 @@ bfloat16 is under it where the native kernels come first; elsewhere `explain` sa
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import foreign
@@ -142,31 +141,6 @@ def test_a_text_has_the_same_vectors_alone_and_in_a_batch(tmp_path: Path, write_
 
 def _kind(name: str) -> str:
     return "decoder" if name == "gpt2" else "encoder"
-
-
-# What changes no bit.
-SURROUNDINGS: dict[str, Callable[[nn.Module, str], AbstractContextManager]] = {
-    "watched": lambda model, name: uwaga.watch(model, values=True),
-    "a head times 1": lambda model, name: uwaga.edit(model, heads={(_kind(name), 0, 1): 1.0}),
-    "a weight times 1": lambda model, name: uwaga.edit(
-        model, weights={(_kind(name), 0, 1): Links((0,), (0,), factor=1.0)}
-    ),
-}
-
-
-@both
-@models
-@pytest.mark.parametrize("surroundings", SURROUNDINGS)
-def test_a_watched_model_and_an_edit_that_changes_nothing_change_no_bit(name: str, surroundings: str) -> None:
-    model = _model(name)
-    documents = _documents(model)
-    padded = [torch.stack([text[:1].expand(6) for text in texts]) for texts in documents]
-    for given in ([Ragged.from_list(texts) for texts in documents], padded):
-        expected = _tensors(model(*given))
-        with SURROUNDINGS[surroundings](model, name) as entered:
-            _assert_equal(_tensors(model(*given)), expected)
-        _assert_equal(_tensors(model(*given)), expected)
-        assert surroundings != "watched" or entered.maps
 
 
 @both

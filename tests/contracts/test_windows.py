@@ -136,31 +136,6 @@ with uwaga.SoftDatabase.open(path) as db:
     assert len(db) == 1003 and not list(db.check())
 assert len(files(path / "segments")) == 2, files(path)
 """
-VECTORS = """
-from uwaga.encode.vector_files import Shard, VectorFile, VectorsError
-first = VectorFile(folder / "v.parquet", {"model": "m"})
-assert first.finished() is None
-first.begin()
-try:
-    VectorFile(folder / "v.parquet", {"model": "m"}).begin()
-except VectorsError as error:
-    assert "is locked" in str(error), error
-else:
-    raise AssertionError("two writers")
-shard = Shard("a1" * 32, 2)
-first.add(shard, {"document": [0, 1]}, np.ones((2, 4), np.float32))
-first.leave()
-second = VectorFile(folder / "v.parquet", {"model": "m"})
-second.begin()
-assert second.stored(shard) == []
-second.expect(shard)
-list(second.finish())
-second.leave()
-unused = VectorFile(folder / "w.parquet", {"model": "m"})
-unused.begin()
-unused.leave()
-assert files(folder) == ["v.parquet"], files(folder)
-"""
 TRAINING = """
 from uwaga.train import Config, fit
 (folder / "text.txt").write_text("one two three four five. " * 400, encoding="utf-8")
@@ -181,20 +156,9 @@ model = uwaga.models.load(result.checkpoint)
 uwaga.models.save(model, folder / "copy")
 uwaga.models.save(uwaga.models.load(folder / "copy"), folder / "again")
 """
-PAGES = """
-model = uwaga.models.load("bard")
-with uwaga.watch(model) as recording:
-    uwaga.models.generate(model, ["To be"], max_new_tokens=1)
-recording.save(folder / "recording.safetensors")
-assert uwaga.Recording.load(folder / "recording.safetensors").maps
-with uwaga.view(recording, block=False) as view:
-    view.save(folder / "page.html")
-    assert view.address.startswith("http://127.0.0.1:")
-assert files(folder) == ["page.html", "recording.safetensors"]
-"""
 
 
-@pytest.mark.parametrize("part", ["IMPORTS", "FILES", "STORE", "VECTORS", "TRAINING", "PAGES"])
+@pytest.mark.parametrize("part", ["IMPORTS", "FILES", "STORE", "TRAINING"])
 def test_as_on_windows(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UWAGA_LIBRARY", str(native.library().path))
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=":")

@@ -25,14 +25,6 @@ def test_inputs_are_a_sentence_words_or_a_matrix() -> None:
     assert work_through(x.tolist(), tokens="one two three", heads=1).request["tokens"] == ["one", "two", "three"]
 
 
-def test_matrices_are_copies_by_their_names() -> None:
-    worked = work_through()
-    worked["x"][:] = 7
-    assert worked["x"].max() == 2
-    with pytest.raises(KeyError, match="unknown matrix 'weight': choose one of "):
-        worked["weight"]
-
-
 @pytest.fixture
 def served(capsys: pytest.CaptureFixture[str]) -> Iterator[Lesson]:
     with uwaga.lesson("my pen .", browser=False, block=False) as worked:

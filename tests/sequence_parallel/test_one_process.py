@@ -57,3 +57,15 @@ def test_a_query_with_distances_and_without_keys() -> None:
     assert not output.any()
     assert [x.shape for x in gradients] == [query.shape, key.shape, table.shape]
     assert not any(x.any() for x in gradients)
+
+
+def test_a_call_is_explained_without_the_other_processes() -> None:
+    x = torch.randn(1, 2, 6, 4)
+    with uwaga.sequence_parallel.sequence_parallel():
+        state = torch.get_rng_state()
+        choice = uwaga.explain(x, x, x, dropout=0.5)
+        assert torch.equal(torch.get_rng_state(), state)
+        with pytest.raises(ValueError, match="impl must be None or 'cpu', not 'torch'"):
+            uwaga.explain(x, x, x, impl="torch")
+    assert choice.reason == "native kernels on the CPU, in each of 1 processes, which exchange keys and values"
+    assert "torch" in choice.refused

@@ -28,7 +28,7 @@ from uwaga.ops.ragged import part_of
 
 # What each of two processes is told where their arguments differ or are refused: told.txt, which `make error-messages` writes.
 FILE = Path(__file__).with_name("told.txt")
-TOLD = ["disagreements:2", "refused_models:2", "explained:2"]
+TOLD = ["disagreements:2", "refused_models:2"]
 IN_GATE = ["ragged:2", "models:2", *TOLD]
 SIZES = (1, 2, 3)
 

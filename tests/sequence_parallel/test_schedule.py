@@ -23,17 +23,6 @@ def work_of_ranks(plan: Plan, size: int) -> list[int]:
     return [sum(sum(plan.work[n]) for n in plan.pieces_of(rank)) for rank in range(size)]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 64])
-@pytest.mark.parametrize("count", [0, 1, 191, 193, 5000, 100_000])
-def test_pieces_and_blocks_cover_everything_once(size: int, count: int) -> None:
-    plan = make_plan(causal, count, count, STEPS, size)
-    for intervals, step in (([x.rows for x in plan.pieces], 192), (plan.blocks, 2048)):
-        assert [x for first, last in intervals for x in (first, last)][1:-1:2] == [first for first, _ in intervals][1:]
-        assert all(first < last and first % step == 0 for first, last in intervals)
-        assert sum(last - first for first, last in intervals) == count
-    assert {x.rank for x in plan.pieces} <= set(range(size))
-
-
 def test_one_long_document_is_divided_among_all() -> None:
     """Rows of 30,000 tokens that see one another, and 10,000 that see 100 each."""
 
@@ -42,16 +31,6 @@ def test_one_long_document_is_divided_among_all() -> None:
 
     work = work_of_ranks(make_plan(sees, 40_000, 40_000, STEPS, 4), 4)
     assert max(work) < 1.4 * sum(work) / 4
-
-
-def test_a_block_visits_only_those_who_see_it() -> None:
-    def window(rows: Interval) -> Interval:
-        return max(rows[0] - 100, 0), rows[1]
-
-    plan = make_plan(window, 8 * 2048, 8 * 2048, Steps(2048, 2048), 4)
-    assert [plan.visits(b, b // 2, 4) for b in range(8)] == [[0], [0, 1], [1], [1, 2], [2], [2, 3], [3], [3]]
-    assert plan.visits(1, 1, 4) == [1, 0]
-    assert plan.blocks_of(0) == [0]
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
