@@ -40,7 +40,7 @@ FAILS = {
     "fails in backward:3": "call 1, keys and values of the backward pass",
     "fails in heads:3": "call 1, heads of the backward pass",
 }
-FAILS_IN_GATE = ["fails in model:3", "fails in backward:3"]
+FAILS_IN_GATE = ["fails in model:3", "fails in heads:3"]
 IN_GATE = ["cases:2", "doctor:2", "levels:2", *FAULTS, *KILLED_WITHIN, *FAILS_IN_GATE, "fails in end:2"]
 GROUP_ERROR = "ProcessGroupError: uwaga.sequence_parallel:"
 
