@@ -5,7 +5,7 @@ import json
 import math
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -133,21 +133,9 @@ def random_question(tokens: int, width: int, inner: int, values: int, heads: int
 
 QUESTIONS = {
     "default": {"request": "lesson"},
-    "largest": random_question(12, 8, 8, 8, 4, window=3, length=5, limit=2),
     "odd": random_question(3, 5, 3, 6, 3, length=0, sharpness=-2.0, order=[1, 2, 0]),
     "before": random_question(6, 4, 8, 4, 2, norm="pre", steps=7, written=["w0", "other", "w0"]),
 }
-
-
-@pytest.mark.gate(only=lambda question: question is QUESTIONS["default"])
-@pytest.mark.slow
-@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS.keys())
-def test_every_number_equals_what_its_rule_gives(question: dict[str, Any]) -> None:
-    numbers = Numbers(answer(question))
-    checked = 0
-    for name in numbers.facts:
-        checked += check(numbers, name, cells(numbers, name))
-    assert checked > 50
 
 
 @settings(max_examples=5, deadline=None)
@@ -171,20 +159,16 @@ def test_numbers_of_random_lessons_equal_what_their_rules_give(data: st.DataObje
     chooser = np.random.default_rng(draw(st.integers(0, 2**16)))
     for name in numbers.facts:
         places = np.argwhere(np.ones(numbers.sliced(name).shape))
-        some = chooser.permutation(places)[:5]
-        check(numbers, name, (((name, *map(int, at)), float(numbers.sliced(name)[tuple(at)])) for at in some))
+        check(numbers, name, chooser.permutation(places)[:5])
 
 
-def check(numbers: Numbers, name: str, some: Iterator[tuple[Any, float]]) -> int:
-    """Asserts that cells of a matrix have the numbers of its rule; the number of cells whose rule is not a text."""
-    allowed, checked = tolerance(numbers, name), 0
-    for cell, value in some:
-        expected = numbers.recomputed(cell)
-        if expected is None:
-            continue
-        checked += 1
-        assert np.isclose(value, expected, rtol=1e-5, atol=allowed, equal_nan=True), (cell, value, expected)
-    return checked
+def check(numbers: Numbers, name: str, places: np.ndarray) -> None:
+    """Assert that cells of a matrix have the numbers of its rule, if that is not a text."""
+    allowed = tolerance(numbers, name)
+    for place in places.tolist():
+        value, expected = float(numbers.sliced(name)[tuple(place)]), numbers.recomputed((name, *place))
+        if expected is not None:
+            assert np.isclose(value, expected, rtol=1e-5, atol=allowed, equal_nan=True), (name, place, value, expected)
 
 
 def test_rules_name_existing_matrices_and_have_no_cycles() -> None:
@@ -196,11 +180,6 @@ def test_rules_name_existing_matrices_and_have_no_cycles() -> None:
         assert all(rule["op"] not in TEXT_RULES or not rule["from"] for rule in rules), name
         assert all(rule.get("say", "words") for rule in rules), name
     in_order(numbers)  # raises CycleError
-
-
-def cells(numbers: Numbers, name: str) -> Iterator[tuple[tuple[str, int, int, int], float]]:
-    for (c, i, j), value in np.ndenumerate(numbers.sliced(name)):
-        yield (name, c, i, j), float(value)
 
 
 def tolerance(numbers: Numbers, name: str) -> float:
