@@ -1,4 +1,4 @@
-"""The package where Python is as on Windows (tests/pretended_windows.py): what writes files, locks, maps and serves."""
+"""The package where Python is as on Windows (tests/pretended_windows.py): what writes files, locks and maps them."""
 
 import subprocess
 import sys
