@@ -56,16 +56,7 @@ def test_no_variable_has_a_name_that_says_nothing(root: Path) -> None:
     found = set()
     for path in (root / "src/uwaga").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if (isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)) or isinstance(
-                node, ast.keyword
-            ):
-                continue
-            name = (
-                getattr(node, "id", None)
-                or getattr(node, "attr", None)
-                or getattr(node, "arg", None)
-                or getattr(node, "name", None)
-            )
-            if isinstance(name, str) and name.strip("_").lower() in SAYS_NOTHING:
-                found.add(f"{path.relative_to(root)}: {name}")
+            is_read = isinstance(getattr(node, "ctx", None), ast.Load) or isinstance(node, ast.keyword)
+            names = (getattr(node, kind, None) for kind in ("id", "attr", "arg", "name") if not is_read)
+            found |= {f"{path}: {x}" for x in names if isinstance(x, str) and x.strip("_").lower() in SAYS_NOTHING}
     assert found == set()
