@@ -31,7 +31,6 @@ from sequence_cases import CASES, CASES_OF_MAPS, GATE, GATE_OF_MAPS, attend, gra
 from sequence_cases import parts as cut
 
 import uwaga
-from uwaga.maps.engines import cpu as map_cpu
 from uwaga.maps.engines import parts as map_parts
 from uwaga.ops.attention import parts
 from uwaga.sequence_parallel import exchange
@@ -373,11 +372,6 @@ def _read(x: Any, group: Any, statistic: Callable[[Any], object]) -> None:
     statistic(uwaga.sequence_parallel.attention_map(x, x, mask=uwaga.Causal(), group=group))
 
 
-def _attend(x: Any, group: Any) -> None:
-    with uwaga.sequence_parallel.sequence_parallel(group):
-        uwaga.attend(x, x, x, mask=uwaga.Causal(), topk=2)
-
-
 def _read_ragged(x: Any, group: Any) -> None:
     first = dist.get_rank(group) * x.shape[2]
     part = uwaga.Ragged(x[0].transpose(0, 1), torch.tensor([0, x.shape[2]]), first=first or None)
@@ -387,13 +381,8 @@ def _read_ragged(x: Any, group: Any) -> None:
 # The functions of maps: which one fails, and what calls it.
 OF_MAPS: dict[str, Any] = {
     "rows": (map_parts, "rows", partial(_read, statistic=lambda m: m.topk(3))),
-    "mass": (map_parts, "mass", partial(_read, statistic=lambda m: m.mass(uwaga.Window(9, 0)))),
     "received": (map_parts, "received", partial(_read, statistic=lambda m: m.received(last=20_000))),
-    "diagonals": (map_parts, "diagonal_sums", partial(_read, statistic=lambda m: m.diagonal_sums())),
     "cells": (map_parts, "pool", partial(_read, statistic=lambda m: m.pool(4, 4))),
-    "largest": (map_cpu, "pool", partial(_read, statistic=lambda m: m.pool(4, 4, "max"))),
-    "entries": (map_cpu, "weights", partial(_read, statistic=lambda m: m.row(5))),
-    "attend": (map_parts, "rows", _attend),
     "Ragged": (map_parts, "rows", _read_ragged),
 }
 

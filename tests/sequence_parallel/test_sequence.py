@@ -23,13 +23,8 @@ WITHIN = {
     "keys": "queries of the backward pass",
     "heads": "heads of the backward pass",
     "rows": "keys",
-    "mass": "keys",
     "received": "queries",
-    "diagonals": "keys",
     "cells": "keys",
-    "largest": "keys",
-    "entries": "entries",
-    "attend": "keys",
     "Ragged": "keys",
 }
 KILLED_WITHIN = ["killed 1 in queries:3", "killed 0 in cells:3"]
