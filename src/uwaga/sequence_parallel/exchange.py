@@ -307,7 +307,7 @@ class RelayedMessages(Messages):
         if error is None:
             for message in [x for x in self._pending if not self._is_note(x)]:
                 self._wait(message)
-                self._raise()  # at the first failure: what another process sends after it learned of that one never comes
+                self._raise()  # another process that has learned of the failure sends nothing more
             self._send_note(self._THROUGH)
         super().__exit__(kind, error, traceback)
 
@@ -341,7 +341,7 @@ class RelayedMessages(Messages):
             self._ask(lambda store: store.set(self._key(self._group.rank), str(first)))
         self._send_note(first)
         self._failures = self._named(first, error)
-        self._group.close()  # for a process that waits for this one and not yet for the first
+        self._group.close()  # a process that waits for this one would wait until the timeout
         super()._raise()
 
     def _named(self, first: int, error: RuntimeError) -> dict[int, RuntimeError]:
