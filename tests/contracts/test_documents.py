@@ -43,7 +43,7 @@ def rows(document: Path, heading: str) -> list[list[str]]:
     return results
 
 
-# Pages whose examples take seconds and read models in ways that other pages do too.
+# Pages whose examples take seconds, and read models in ways that other pages do too: `pytest tests/contracts/test_documents.py` runs them.
 NIGHTLY = {
     "concepts/transformers-from-parts", "guides/heads-and-figures", "guides/images", "guides/kv-cache", "guides/transformers",
     "tutorials/search-your-notes", "tutorials/see-attention",
