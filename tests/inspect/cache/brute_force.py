@@ -188,14 +188,15 @@ def quest(text: Text, budget: int, page: int = 4) -> Tensor:
     return matrix(text, keeps)
 
 
-def vertical_slash(text: Text, budget: int) -> Tensor:
+def vertical_slash(text: Text, budget: int, last: int | None = None) -> Tensor:
     heads, _, tokens = text.sizes
+    rows = range(0 if last is None else tokens - last, tokens)
     full = text.weights
     count = round(budget / 2) if budget < tokens else tokens
     lines = []
     for head in range(heads):
-        columns = {j: sum(row[j] for row in full[head]) for j in range(tokens)}
-        slashes = {d: sum(full[head][i][i - d] for i in range(d, tokens)) for d in range(tokens)}
+        columns = {j: sum(full[head][i][j] for i in rows) for j in range(tokens)}
+        slashes = {d: sum(full[head][i][i - d] for i in rows if i >= d) for d in range(tokens)}
         lines.append((best(columns, count), best(slashes, budget - count)))
     return matrix(
         text,

@@ -83,6 +83,12 @@ def test_the_largest_are_found_with_equal_ones_by_position_and_nan_last() -> Non
     assert largest(x, 0).shape == (3, 0)
 
 
+def test_vertical_slash_of_the_last_queries() -> None:
+    layer = brute_force.plain_layer(3, 3, 40, 10)
+    result = kept(layer, partial(cache.vertical_slash, last=6), 13)
+    assert torch.equal(result, brute_force.vertical_slash(brute_force.text_of(layer), 13, last=6))
+
+
 def test_vertical_slash_finds_a_head_made_of_one_column_and_one_slash() -> None:
     """Weights on key 0 and on the key 5 before: what MInference calls a vertical and a slash line."""
     positions = torch.arange(64)

@@ -173,23 +173,27 @@ def quest(layer: CacheLayer, budget: int, *, page: int = 16) -> Kept:
     return Chosen(choose)
 
 
-def vertical_slash(layer: CacheLayer, budget: int, *, columns: float = 0.5) -> Kept:
+def vertical_slash(layer: CacheLayer, budget: int, *, columns: float = 0.5, last: int | None = None) -> Kept:
     """Keep the columns and the slashes of the map with the largest sums: fixed keys, and fixed distances, for all queries.
 
     Jiang et al., "MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via Dynamic Sparse Attention", 2024, section 3 and
     algorithm 2. Each head has its own pattern. It is a pattern for reading a prompt: unlike a cache, it knows the queries after `prompt`,
-    since the sums are over the whole text; the paper estimates them from the last 64 queries. If the layer has a window of its own, a query reads only the columns inside the window, so
+    since the sums are over the whole text. If the layer has a window of its own, a query reads only the columns inside the window, so
     fewer keys than the budget.
 
     Args:
         columns: the part of the budget for columns; the paper searches it for each head.
+        last: the number of queries at the end of the text whose weights are summed, 64 in the paper; None: all queries, exactly, which the
+            paper estimates.
 
     Raises:
-        ValueError: a part outside 0 to 1.
+        ValueError: a part outside 0 to 1, or `last` below 1.
     """
     check(0 <= columns <= 1, f"vertical_slash: columns must be a part of the budget, 0 to 1, not {columns}")
+    last = None if last is None else integer(last, "vertical_slash: last", 1)
+    of_keys, of_distances = (layer.received, layer.by_distance) if last is None else _sums_of_last(layer, last)
     count = layer.tokens if budget >= layer.tokens else round(budget * columns)
-    vertical, slashes = largest(layer.received, count), largest(layer.by_distance, max(budget - count, 0))
+    vertical, slashes = largest(of_keys, count), largest(of_distances, max(budget - count, 0))
     return Lines(list(vertical), list(slashes), layer.tokens)
 
 
@@ -260,6 +264,20 @@ def _of_prompt(layer: CacheLayer, budget: int, observed: int, votes: Tensor) -> 
     until[:, : votes.shape[1]] = layer.prompt
     until.scatter_(1, largest(votes, budget - observed), layer.tokens)
     return Evicted(until, layer.heads)
+
+
+def _sums_of_last(layer: CacheLayer, count: int) -> tuple[Tensor, Tensor]:
+    """Return the sums of columns and of distances over the last queries, (H, N) each."""
+    tokens = layer.tokens
+    sums = torch.zeros((2, layer.heads, tokens), dtype=layer.dtype, device=layer.device)
+    keys = torch.arange(tokens, device=layer.device)
+    for row in range(max(tokens - count, 0), tokens):
+        at = torch.tensor([row], device=layer.device)
+        for head in range(layer.heads):
+            weights = layer.weights(head, at, tokens)[0]
+            sums[0, head] += weights
+            sums[1, head, (row - keys[: row + 1])] += weights[: row + 1]
+    return sums[0], sums[1]
 
 
 # Simulated caches that drop one key at a time while a text is written.
