@@ -56,6 +56,26 @@ def test_the_tokens_are_those_of_eager_attention(family: str, way: str, is_padde
     check(tiny.make(family, (tiny.DECODERS | tiny.PAIRS)[family], maker), mask, **WAYS[way])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["greedy", "static cache", "no cache"])
+@pytest.mark.gate(only=lambda family: family == "gemma2")
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_padding_on_the_right(family: str, way: str) -> None:
+    """transformers warns of it, and goes on behind the padding; every cache gives the scores of eager attention."""
+    model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM)
+    mask = (torch.arange(6) < torch.tensor([6, 5, 4])[:, None]).long()
+
+    def run(model: nn.Module) -> Tensor:
+        scores: list[Tensor] = []  # of the model's type; `generate` gives those of float64 in float32
+        head = model.get_output_embeddings()
+        hook = head.register_forward_hook(lambda module, given, made: scores.append(made[:, -1]))
+        generated(model, mask, **WAYS[way])
+        hook.remove()
+        return torch.stack(scores)
+
+    tiny.agrees(model, run)
+
+
 @pytest.mark.parametrize("how", ["a prompt's own words", "a smaller model"])
 @pytest.mark.gate(only=lambda family: family == "llama")
 @pytest.mark.parametrize("family", tiny.DECODERS)

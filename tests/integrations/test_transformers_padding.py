@@ -156,19 +156,44 @@ def test_a_sequence_of_padding_alone_gives_finite_states() -> None:
     ],
 )  # fmt: skip
 def test_layers_between_attentions_see_no_padding(family: str, packed: bool, side: str) -> None:
-    """Those before the first attention and behind the last cannot know of it. Linear maps by
+    """Those before the first attention and behind the last cannot know of it. Of a causal batch they see the last position. Linear maps by
     uwaga.linear keep it out too."""
     model = tiny.make(family, (tiny.ENCODERS | tiny.DECODERS)[family], AutoModel)
     model.set_attn_implementation("uwaga")
     assert not packed or pack_linear(model)
     rows, mask = counted(model), mask_of(side)
     states(tiny.tokens(BATCH, LENGTH), mask)(model)
+    if family in tiny.DECODERS:
+        mask[:, -1] = 1
     whole, tokens = BATCH * LENGTH, int(mask.sum())
     inner = rows[: rows.index(BATCH)] if BATCH in rows else rows  # without the pooler
     first, last = inner.index(tokens), len(inner) - inner[::-1].index(tokens)
     assert set(inner[:first] + inner[last:]) == {whole}
     assert set(inner[first:last]) == {tokens}
     assert last - first > len(inner) / 2
+
+
+@pytest.mark.parametrize(
+    ("family", "records", "hidden"), [("llama", False, (0, 0)), ("gpt2", True, (0, 0)), ("mistral", False, (2, 1))]
+)
+def test_the_last_position_is_that_of_eager_attention_though_it_is_padding(
+    family: str, records: bool, hidden: tuple[int, int]
+) -> None:
+    """`generate` reads it. As long as there is a token in each window."""
+    model = tiny.make(family, tiny.DECODERS[family], AutoModel)
+    ids, mask = tiny.tokens(BATCH, LENGTH), (torch.arange(LENGTH) < torch.tensor([9, 8, 7])[:, None]).long()
+    mask[hidden[0], : hidden[1]] = 0
+
+    def run(model: nn.Module) -> Tensor:
+        model.zero_grad()
+        with torch.set_grad_enabled(records):
+            last = model(input_ids=ids, attention_mask=mask)[0][:, -1]
+        if not records:
+            return last
+        last.square().sum().backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    tiny.agrees(model, run)
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])

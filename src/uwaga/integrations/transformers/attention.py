@@ -18,6 +18,7 @@ from uwaga.integrations.transformers.layer_call import (
     is_output_collected,
     plain_tensors,
     plan_of,
+    put_last,
     remaining_layers,
     whole_mask,
 )
@@ -52,7 +53,7 @@ def uwaga_attention(
 ) -> tuple[Tensor, AttentionMap | None]:
     """Compute the attention of a layer of transformers: the output (B, Q, H, E), and with output_attentions=True a map of the weights.
 
-    Padded queries may give zeros.
+    Padded queries may give zeros, except the last position of a causal sequence.
 
     Args:
         module: the layer.
@@ -113,7 +114,10 @@ def uwaga_attention(
         )
 
     def compute(asked: Asked) -> Operand:
-        return attention(asked.query, asked.key, asked.value, **asked.options)
+        output = attention(asked.query, asked.key, asked.value, **asked.options)
+        if call.last is not None and isinstance(asked.query, Ragged):
+            output = put_last(asked, output, call.last)
+        return output
 
     of_layer = hooks_of(module)
     seen: list[Asked] = []

@@ -15,6 +15,9 @@ from uwaga.integrations.torch_patch import autocast, is_supported
 from uwaga.integrations.transformers.mask_functions import has_documents, reach
 from uwaga.integrations.transformers.mask_plan import LazyMask, MaskPlan, Segments
 from uwaga.integrations.transformers.packed_states import PackedStates, Packing, plain
+from uwaga.nn.operand import values_of
+from uwaga.ops.attention.api import attention
+from uwaga.ops.attention.hooks import Asked
 from uwaga.ops.masks import Both, Causal, Documents, Mask, Window, as_mask
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -145,6 +148,8 @@ class AttentionCall(NamedTuple):
     mask: Mask | None = None
     bias: Tensor | None = None
     packing: Packing | None = None  # where the operands are packed states
+    # A separate call for the last position of each sequence, whose result replaces that of this one: offsets of the sequences, and its mask.
+    last: tuple[Tensor, Mask] | None = None
 
 
 def attention_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCall:
@@ -158,9 +163,8 @@ def attention_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCa
     call: AttentionCall | None = None
     if layer.offsets is not None:
         call = _packed_batch_call(layer, (query, key, value))
-    # Segments of padding need a ragged mask, which other engines compute sequence by sequence.
-    elif segments is not None and (segments.lengths is None or is_supported(query, key, value)):
-        call = _ragged(_in_a_row((query, key, value)), segments.offsets, segments.visible)
+    elif segments is not None:
+        call = _segments_call(layer, segments, (query, key, value))
     return call or AttentionCall(query, key, value, *whole_mask(layer, query, key))
 
 
@@ -184,7 +188,22 @@ def _packed_states_call(layer: LayerArguments, segments: Segments, tensors: Quer
     if not all(x.is_packed and x.heads_first and x.packing.has_same_tokens(packing) for x in states):
         return None
     query, key, value = autocast(*(x.values for x in states))
-    return _ragged((query, key, value), packing.offsets, segments.mask, packing)
+    call = _ragged((query, key, value), packing.offsets, segments.mask, packing)
+    last = None if layer.plan is None or layer.plan.last is None else layer.plan.last.of_tokens
+    return call if last is None else call._replace(last=(packing.offsets, last))
+
+
+def _segments_call(layer: LayerArguments, segments: Segments, tensors: QueryKeyValue) -> AttentionCall | None:
+    """Return the ragged call over the segments of the batch, in place."""
+    if segments.lengths is not None and not is_supported(*tensors):
+        return None  # segments of padding need a ragged mask, which other engines compute sequence by sequence
+    rows = _in_a_row(tensors)
+    call = _ragged(rows, segments.offsets, segments.visible)
+    if layer.plan is None or layer.plan.last is None:
+        return call
+    batch, _, length, _ = tensors[0].shape
+    offsets = torch.arange(batch + 1, device=segments.offsets.device) * length
+    return call._replace(last=(offsets, layer.plan.last.of_batch))
 
 
 def _packed_batch_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCall | None:
@@ -224,6 +243,19 @@ def _segments(layer: LayerArguments) -> Segments | None:
     if plan is None or not plan.is_self_attention or layer.position_bias is not None or layer.offsets is not None:
         return None
     return plan.segments
+
+
+def put_last(asked: Asked, output: Operand, last: tuple[Tensor, Mask]) -> Ragged:
+    """Return the output with the rows of the last query of each sequence replaced: it may see all keys of the sequence."""
+    assert isinstance(output, Ragged)
+    offsets, mask = last
+    at, one_each = offsets[1:] - 1, torch.arange(len(offsets), device=offsets.device)
+    query = Ragged(values_of(asked.query).index_select(0, at), one_each)
+    key = Ragged(values_of(asked.key), offsets)
+    value = key.with_values(values_of(asked.value))
+    rows = attention(query, key, value, **asked.options | {"mask": mask, "bias": None})
+    put = Tensor.index_copy if torch.is_grad_enabled() else Tensor.index_copy_
+    return output.with_values(put(output.values, 0, at, values_of(rows)))
 
 
 def _ragged(

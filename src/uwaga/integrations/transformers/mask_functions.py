@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from uwaga.ops.mask_program import Start
 from uwaga.ops.masks import Both, Causal, Documents, Mask, Window
 
 _NOWHERE_Q, _NOWHERE_K = -2, -1  # ids of queries and keys that belong to no document; they are never equal
@@ -44,9 +45,12 @@ class MaskRegion:
     key_offset: int = 0
     positions: Tensor | None = None  # (B, Q) inside a packed document, where these stand for the indices; Q = K there
     relative: bool = False  # the queries are the last of the keys, whatever their number
+    starts: Tensor | None = None  # (B,) positions of the first queries among their keys; they override the offsets
 
     @property
-    def start(self) -> int | None:
+    def start(self) -> Start:
+        if self.starts is not None:
+            return self.starts
         return None if self.relative else self.query_offset - self.key_offset
 
     @property

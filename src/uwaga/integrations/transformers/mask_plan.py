@@ -49,6 +49,18 @@ class Segments:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastQueries:
+    """The last position of each sequence of a causal batch in which it is padding somewhere.
+
+    `generate` reads the next token there, also where it warns of padding on the right. Which keys such a query sees does not
+    depend on its distance from the tokens of its segment alone. Both masks are of a ragged call of one query for each sequence.
+    """
+
+    of_batch: Mask  # keys (B * N,): all positions
+    of_tokens: Mask  # keys (T,): those of MaskPlan.tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MaskPlan:
     """The mask of one layer or many, over the scores (B, heads, Q, K)."""
 
@@ -57,6 +69,7 @@ class MaskPlan:
     # Q and K are the same tokens; else two sequences of equal length may have been combined.
     is_self_attention: bool = False
     tokens: Tensor | None = None  # (B, N) bool, False in padding that is not computed, where there is some
+    last: LastQueries | None = None  # computed by a separate call, where there are segments
     is_packed: bool = False  # it keeps documents of a packed batch apart
 
 
@@ -68,6 +81,28 @@ def visible_keys(padding: Tensor | None, offset: int, keys: int) -> Tensor | Non
     if (missing := keys - seen_BK.shape[1]) > 0:
         seen_BK = torch.nn.functional.pad(seen_BK, (0, missing))
     return None if bool(seen_BK.all()) else seen_BK
+
+
+def with_last(tokens_BQ: Tensor) -> Tensor:
+    """Return the queries (B, Q) that causal attention computes: real tokens, and the last position of each sequence."""
+    computed_BQ = tokens_BQ.clone()
+    computed_BQ[:, -1] = True
+    return computed_BQ
+
+
+def last_queries(seen_BN: Tensor, band: Callable[[Tensor], Mask]) -> LastQueries:
+    """Return the last queries of a batch in which the tokens of each sequence are contiguous.
+
+    band: makes the causal mask, or window, from the position of the query of each sequence among its keys, (B,).
+    """
+    batch, length = seen_BN.shape
+    ones_B = seen_BN.new_ones(batch, dtype=torch.int64)
+    padding_before_B = seen_BN.long().argmax(1)  # keys that are left out of the tokens
+    ids_BN = seen_BN.long()
+    return LastQueries(
+        of_batch=band(ones_B * (length - 1)) & Documents(ids_BN.flatten(), query_ids=ones_B),
+        of_tokens=band(length - 1 - padding_before_B) & Documents(ids_BN[with_last(seen_BN)], query_ids=ones_B),
+    )
 
 
 def padded_segments(seen_BN: Tensor, mask: Mask | None) -> Segments | None:
@@ -228,14 +263,23 @@ def build_plan(function: Callable, region: MaskRegion, padding: Tensor | None) -
     if region.queries != region.keys or region.start != 0 or not depends_on_distance_alone(mask):
         return MaskPlan(mask=whole, is_self_attention=of_itself)
     segments = padded_segments(seen_BK, read(function, replace(region, relative=True)))
-    return MaskPlan(mask=whole, segments=segments, is_self_attention=of_itself, tokens=seen_BK)
+    if not is_causal or segments is None or bool(seen_BK[:, -1].all()):
+        return MaskPlan(mask=whole, segments=segments, is_self_attention=of_itself, tokens=seen_BK)
+
+    def band(starts_B: Tensor) -> Mask:
+        result = read(function, replace(region, queries=1, starts=starts_B))
+        assert result is not None
+        return result
+
+    tokens, last = with_last(seen_BK), last_queries(seen_BK, band)
+    return MaskPlan(mask=whole, segments=segments, is_self_attention=True, tokens=tokens, last=last)
 
 
 def _hide(seen_BK: Tensor, padding: Tensor, region: MaskRegion, is_causal: bool) -> Mask:
     """Return the mask of padded keys; and of padded queries, where it is causal: rows of padding need not be computed either."""
     tokens_BQ = visible_keys(padding, region.query_offset, region.queries)
     if is_causal and tokens_BQ is not None:
-        return Documents(seen_BK.long(), query_ids=torch.where(tokens_BQ, 1, -1))
+        return Documents(seen_BK.long(), query_ids=torch.where(with_last(tokens_BQ), 1, -1))
     if bool((seen_BK[:, 1:] <= seen_BK[:, :-1]).all()):
         return KeyLengths(seen_BK.sum(1))
     return Documents(seen_BK.long(), query_ids=seen_BK.new_ones(region.queries, dtype=torch.int64))
