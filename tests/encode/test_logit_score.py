@@ -183,6 +183,7 @@ def test_a_pair_that_loses_its_beginning_keeps_the_end_of_the_template(write) ->
 QWEN3 = "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>user\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
 
 
+@pytest.mark.gate(only=lambda instruction: instruction is None)
 @pytest.mark.parametrize("instruction", [None, "Find the sentence about the cat"])
 def test_a_template_that_carries_no_pair_is_that_of_the_card(write, instruction: str | None, assert_as_exact) -> None:
     """As the card computes it: the template's ends and the pair are tokenised one after another. sentence-transformers refuses."""

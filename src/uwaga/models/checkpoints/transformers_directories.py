@@ -125,10 +125,8 @@ def _count(_module: nn.Module, _name: str, made: object) -> None:
 
 
 def _check_numbers(folder: Path) -> None:
-    path, size = (
-        folder / "config.json",
-        sum(file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file()),
-    )
+    path = folder / "config.json"
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file())
     largest = min(_LARGEST, max(_SURE, size // _BYTES_EACH)) if size else _LARGEST
     for key, number in _numbers(untrusted.read_json(path, missing_ok=True)):
         limit = _MOST_LABELS if key == "num_labels" else largest
