@@ -1,6 +1,5 @@
 """AdamW, gradient clipping, saving and loading the optimizer state, and the learning rate schedule."""
 
-
 import pytest
 import torch
 from torch import nn
