@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_tokenizer import write_tokenizer
 
-from uwaga import Reranker, TextEncoder
+from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
 from uwaga.models import load
 
@@ -84,10 +84,3 @@ def test_a_head_of_another_vocabulary_matters_to_logits_alone(case: str, make: C
     with pytest.raises(CheckpointError) as caught:
         load(folder)
     assert f"{name} (7, 24)" in str(caught.value)
-
-
-def test_a_language_model_without_a_head_is_refused_where_logits_are_asked_for(make: Callable) -> None:
-    folder, _ = make("llama")
-    assert load(folder).lm_head is None
-    with pytest.raises(CheckpointError, match="has no logits of a next token"):
-        Reranker.load(folder)
