@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from uwaga._base import threads
-from uwaga.integrations.transformers.register import NAME, register_with_transformers
 from uwaga.nn.operand import values_of
 from uwaga.nn.positions import roberta_positions, token_positions
 from uwaga.ops.ragged import Ragged
@@ -45,6 +44,8 @@ def computing(model: nn.Module, operation: str = "watch") -> AbstractContextMana
     models = [module for _, module in outermost(model)]
     if not models:
         return nullcontext()
+    from uwaga.integrations.transformers.register import NAME, register_with_transformers
+
     for part in models:
         if not part._can_set_attn_implementation():
             raise own_attention_error(part, operation)
