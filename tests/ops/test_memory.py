@@ -3,6 +3,8 @@
 What goes wrong without a check shows under AddressSanitizer (`make sanitize`), and in results elsewhere.
 """
 
+import random
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -71,6 +73,100 @@ def test_offsets_written_between_the_passes() -> None:
     batch.offsets.numpy()[:] = [0, 2, 2000]
     with pytest.raises(ValueError, match=r"uwaga native library: query offsets reach 2000, beyond the 4 packed rows"):
         output.backward()
+
+
+@needs_native
+def test_offsets_written_by_another_thread() -> None:
+    """They are copied before they are checked."""
+    batch, stop = _batch([0, 400, 800]), threading.Event()
+    expected, numbers = attention(batch, batch, batch).values, batch.offsets.numpy()
+
+    def write() -> None:
+        while not stop.is_set():
+            numbers[1:] = 10**12
+            numbers[1:] = [400, 800]
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    refused = 0
+    try:
+        for _ in range(150):
+            try:
+                assert torch.equal(attention(batch, batch, batch).values, expected)
+            except ValueError:
+                refused += 1
+    finally:
+        stop.set()
+        writer.join()
+    assert refused < 150
+
+
+class _History:
+    """Random changes and uses of a ragged batch. A use is served or raises; the next one has a new batch."""
+
+    def __init__(self) -> None:
+        self.random = random.Random(1)
+        self.compiled = torch.compile(
+            lambda values, offsets: USES["attention"](Ragged(values, offsets)).values, backend="eager", dynamic=True
+        )
+        self.construct()
+
+    def construct(self) -> None:
+        offsets = [0]
+        for _ in range(self.random.randint(1, 4)):
+            offsets.append(offsets[-1] + self.random.choice([0, 1, 3, 70]))
+        dtype = self.random.choice([torch.float32, torch.bfloat16, torch.float16])
+        self.batch = _batch(offsets, dtype, grad=self.random.random() < 0.5)
+
+    def change_offsets(self) -> None:
+        offsets = self.batch.offsets
+        if offsets.untyped_storage().nbytes() == offsets.nbytes:  # else the test itself would write elsewhere
+            at = self.random.randrange(len(offsets))
+            offsets.numpy()[at] = self.random.choice([-(2**63), -1, 0, 1, 5, 71, 2000, 10**12, 2**63 - 1])
+
+    def replace_offsets(self) -> None:
+        self.batch.offsets = torch.tensor(
+            sorted(self.random.choices([0, 1, 3, 70, 73, 500], k=self.random.randint(1, 5)))
+        )
+
+    def resize_offsets(self) -> None:
+        self.batch.offsets.untyped_storage().resize_(self.random.choice([0, 8, 16]))
+
+    @torch.no_grad()
+    def resize_values(self) -> None:
+        self.batch.values.untyped_storage().resize_(self.random.choice([0, 4, 100]))
+
+    def use(self) -> None:
+        self.random.choice([use for name, use in USES.items() if name not in BY_PYTORCH])(self.batch)
+
+    def use_compiled(self) -> None:
+        self.compiled(self.batch.values.detach(), self.batch.offsets)
+
+    def differentiate(self) -> None:
+        output = USES["attention"](self.batch).values
+        if self.random.random() < 0.5:
+            self.change_offsets()
+        if output.requires_grad:
+            output.float().sum().backward()
+
+
+@pytest.mark.stress
+@needs_native
+@pytest.mark.filterwarnings("ignore:.*resize:UserWarning")
+def test_random_histories() -> None:
+    torch.compiler.reset()
+    history, served, steps = _History(), 0, 1000
+    uses = ("use", "use_compiled", "differentiate")
+    changes = ("change_offsets", "replace_offsets", "resize_offsets", "resize_values", "construct")
+    for _ in range(steps):
+        name = history.random.choice((*changes, *uses * 3))
+        try:
+            getattr(history, name)()
+        except (ValueError, RuntimeError, IndexError):
+            history.construct()
+        else:
+            served += name in uses
+    assert 0.1 * steps < served < 0.95 * steps
 
 
 # -- storages -------------------------------------------------------------------------------------------------------------
@@ -150,6 +246,20 @@ def test_a_saved_tensor_hook_that_gives_something_else(unpack: Callable[[Tensor]
         output = attention(**tensors).sum()
     with pytest.raises(ValueError, match=said):
         output.backward()
+
+
+@needs_native
+def test_a_gradient_without_memory() -> None:
+    output = attend(**{name: x.requires_grad_() for name, x in _dense().items()})
+
+    def empty(gradient: Tensor) -> Tensor:
+        gradient = gradient.clone()
+        gradient.untyped_storage().resize_(0)
+        return gradient
+
+    output.lse.register_hook(empty)
+    with pytest.raises((ValueError, RuntimeError), match=r"no memory|storage"):
+        output.lse.sum().backward()
 
 
 READINGS = {
