@@ -145,6 +145,23 @@ def _kind(name: str) -> str:
 
 @both
 @models
+def test_a_watched_model_and_an_edit_that_changes_nothing_change_no_bit(name: str) -> None:
+    model, where = _model(name), (_kind(name), 0, 1)
+    documents = _documents(model)
+    padded = [torch.stack([text[:1].expand(6) for text in texts]) for texts in documents]
+    for given in ([Ragged.from_list(texts) for texts in documents], padded):
+        expected = _tensors(model(*given))
+        with uwaga.watch(model, values=True) as recording:
+            _assert_equal(_tensors(model(*given)), expected)
+        assert recording.maps
+        for changes in ({"heads": {where: 1.0}}, {"weights": {where: Links((0,), (0,), factor=1.0)}}):
+            with uwaga.edit(model, **changes):
+                _assert_equal(_tensors(model(*given)), expected)
+        _assert_equal(_tensors(model(*given)), expected)
+
+
+@both
+@models
 def test_an_edited_batch_has_the_bits_of_its_edited_texts(name: str) -> None:
     model = _model(name)
     kind = _kind(name)
