@@ -205,6 +205,7 @@ NESTED_TUPLE = b")" + b"q\0h\0\x86" * 100
 # By what each of these asks for.
 PICKLES = {
     "a nested tuple as a key": b"\x80\x02}" + NESTED_TUPLE + b"Ns.",
+    "a number as a key": b"\x80\x02}K\1Ns.",  # many numbers may have one hash
     "a nested tuple as a storage": b"\x80\x02" + NESTED_TUPLE + b"Q.",
     "a gigabyte of zeros": b"\x80\x02cbuiltins\nbytearray\nJ\0\0\0\x40\x85R.",
     "a string that is not there": b"\x80\x02X\xff\xff\xff\x7f.",

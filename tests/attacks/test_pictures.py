@@ -136,6 +136,14 @@ def test_what_is_cut_or_spoiled_is_read_or_refused_by_name(tmp_path: Path, endin
     assert all(reason.startswith(f"{path} ") and reason.isprintable() for reason in reasons)
 
 
+@pytest.mark.parametrize("ending", ["gif", "webp", "png", "tiff"])
+def test_the_first_frame_of_an_animation_is_read(tmp_path: Path, ending: str) -> None:
+    frames = [Image.new("RGB", (20, 10), colour) for colour in ("red", "green", "blue")]
+    frames[0].save(tmp_path / f"a.{ending}", save_all=True, append_images=frames[1:], **FORMATS[ending])
+    read = images.read_image(tmp_path / f"a.{ending}")
+    assert (read.size, read.getpixel((5, 5))) == ((20, 10), (255, 0, 0))
+
+
 def test_a_picture_is_upright(tmp_path: Path) -> None:
     """What a camera that was turned writes is turned back."""
     upright = Image.open(write_photo(tmp_path / "upright.png"))

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import full_disk
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tiny_families import WHERE, read_config
 from torch import Tensor
@@ -141,8 +143,11 @@ def test_saving_over_what_was_loaded_leaves_the_model_alone(model: Transformer, 
 
 
 def test_a_save_that_fails_leaves_what_was_there(model: Transformer, folder: Path) -> None:
-    """A safetensors file cannot have two weights in one memory."""
+    """A disk that is too small; and a safetensors file cannot have two weights in one memory."""
     other = Transformer(model.config)
+    with full_disk.room_for(4000), pytest.raises(SafetensorError, match="File too large"):
+        save(other, folder)
+    assert same(load(folder), model)
     other.pooler.dense.bias = other.encoder.layers[0].attention.output.bias
     with pytest.raises(RuntimeError, match="share memory"):
         save(other, folder)
