@@ -64,6 +64,14 @@ def test_the_right_answers_are_those_of_the_numbers(
         assert right(questions["database"]) == [
             "It stays." if abs(change) <= 1e-5 else "It grows." if change > 0 else "It shrinks."
         ]
+    _, by_tokens, by_features = worked["multiplications"][0]
+    fewer = "Q (K\u1d40 V)" if by_features < by_tokens else "(Q K\u1d40) V"
+    assert right(questions["linear"]) == ["Both need the same." if by_tokens == by_features else fewer]
+    if "heads" in questions:
+        _, i, _ = questions["heads"].cells[0]
+        rows = [worked[f"head{head}_weights"][i] for head in (1, 2)]
+        best = [set(np.flatnonzero(np.isclose(row, row.max(), atol=1e-5))) for row in rows]
+        assert right(questions["heads"]) == ["Yes." if best[0] & best[1] else "No."]
 
 
 def test_a_single_token_is_not_asked_about_others() -> None:
