@@ -35,9 +35,9 @@ def test_links_are_exact(model: str, text: str) -> None:
     service = ViewService(result, runner=runner)
     side = service.answer({"request": "about"}).meta["sides"][0]
     seen = 0
-    for each in side["maps"]:
-        where = {"side": "0", "kind": each["kind"], "layer": each["layer"], **PLAIN}
-        axes = side["kinds"][each["kind"]]
+    for layer_map in side["maps"]:
+        where = {"side": "0", "kind": layer_map["kind"], "layer": layer_map["layer"], **PLAIN}
+        axes = side["kinds"][layer_map["kind"]]
         queries, keys = (
             complete(service, request="items", side="0", stack=axes[axis], first=0, count=200_000, **PLAIN).meta
             for axis in ("queries", "keys")
@@ -52,7 +52,7 @@ def test_links_are_exact(model: str, text: str) -> None:
                 entry = service.answer({"request": "entry", "query": query, "key": key, **at}).meta["weight"]
                 # One float32 number, in the rail, in the headline, which reads the row, and in the map, which reads the entry.
                 assert np.float32(weight) == row[key] == np.float32(entry)
-                m = result.sides[0].maps[each["kind"], each["layer"]].select(head)
+                m = result.sides[0].maps[layer_map["kind"], layer_map["layer"]].select(head)
                 torch.testing.assert_close(torch.tensor(weight), m[query, key].detach(), rtol=1e-5, atol=1e-7)
                 for axis, item in ((queries, query), (keys, key)):
                     assert item not in axis["specials"]
@@ -103,7 +103,7 @@ def test_only_a_text_with_a_pronoun_has_heads_that_follow_one(text: str, pronoun
         labels = service.answer(
             {"request": "items", "side": "0", "stack": "encoder", "first": 0, "count": 99, **PLAIN}
         ).meta["labels"]
-        assert [[labels[at] for at in each["link"][:2]] for each in found if each] == [["it", "animal"]]
+        assert [[labels[at] for at in result["link"][:2]] for result in found if result] == [["it", "animal"]]
 
 
 @pytest.mark.parametrize(

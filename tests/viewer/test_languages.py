@@ -104,13 +104,13 @@ def test_every_text_of_the_lesson_is_shown_somewhere() -> None:
 
 def check_values(where: str, english: str, forms: Sequence[str], *, is_plural: bool) -> None:
     """A form has the values of the English text; one of a plural may leave the count out, as "one token" does."""
-    wanted = set(re.findall(r"\{\w+\}", english))
+    expected = set(re.findall(r"\{\w+\}", english))
     for form in forms:
         assert form, where
         assert form == form.strip(), where
         names = set(re.findall(r"\{\w+\}", form))
-        assert names <= wanted, (where, form)
-        assert wanted - names <= ({"{count}"} if is_plural else set()), (where, form)
+        assert names <= expected, (where, form)
+        assert expected - names <= ({"{count}"} if is_plural else set()), (where, form)
 
 
 def english(message: Any) -> str:
@@ -125,19 +125,19 @@ def test_what_is_read_is_what_the_tables_say(messages: ModuleType) -> None:
 
 def test_no_text_in_the_sources_is_missed_by_the_extraction(template: Any) -> None:
     """It does not read calls inside of a call's own arguments or of a template: such a text would stay English."""
-    wanted = {english(message) for message in template if message.id}
+    extracted = {english(message) for message in template if message.id}
     missed = []
     for path in sorted((ROOT / "src" / "uwaga" / "viewer" / "front").rglob("*.js")):
         if not {"tests", "node_modules"} & set(path.parts):
             for match in re.finditer(r'\btr(?:N|Parts)?\(\s*("(?:[^"\\\n]|\\.)*")', path.read_text(encoding="utf-8")):
-                if json.loads(match[1]) not in wanted:
+                if json.loads(match[1]) not in extracted:
                     missed.append((path.name, match[1]))
     for path in sorted((ROOT / "src" / "uwaga").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(text)) if re.search(r"\btr(_n)?\(", text) else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("tr", "tr_n"):
                 first = node.args[0]
-                if isinstance(first, ast.Constant) and first.value not in wanted:
+                if isinstance(first, ast.Constant) and first.value not in extracted:
                     missed.append((path.name, first.value))
     assert not missed
 
@@ -145,8 +145,8 @@ def test_no_text_in_the_sources_is_missed_by_the_extraction(template: Any) -> No
 @pytest.mark.parametrize("language", OTHERS)
 def test_a_table_has_every_message_and_no_other(language: str, template: Any) -> None:
     table = table_of(language)
-    wanted = {message.id for message in template if message.id}
-    assert {message.id for message in table if message.id} == wanted
+    expected = {message.id for message in template if message.id}
+    assert {message.id for message in table if message.id} == expected
     for message in table:
         if not message.id:
             continue
@@ -220,7 +220,7 @@ def test_a_concept_has_one_word(language: str) -> None:
 @pytest.mark.parametrize("language", OTHERS)
 def test_what_others_call_a_concept_stands_beside_our_word(language: str) -> None:
     """Once at least, so that a reader of another explanation finds it."""
-    forms = [form for _, each in translated(language) for form in each]
+    forms = [form for _, translations in translated(language) for form in translations]
     for _, word, others in glossary(language):
         assert not others or any(others in form.lower() and re.search(word, form, re.IGNORECASE) for form in forms)
 
@@ -261,10 +261,10 @@ def test_numbers_are_written_as_the_language_writes_them(language: str) -> None:
 @pytest.mark.parametrize("language", ["pl", "pt"])
 def test_every_number_of_the_lesson_is_written_as_the_language_writes_it(language: str) -> None:
     """A decimal point where the language has a comma is left over from a format of Python."""
-    foreign = r"(?<![\d.,])\d+\.\d+(?!\d*[.,]\d)" if language == "pl" else r"(?<![\d.,])\d+\.(?!\d{3}(?!\d))\d+"
+    pattern = r"(?<![\d.,])\d+\.\d+(?!\d*[.,]\d)" if language == "pl" else r"(?<![\d.,])\d+\.(?!\d{3}(?!\d))\d+"
     reply = answer({"request": "lesson", "language": language})
     texts = [*strings(reply.meta["steps"]), *strings(list(reply.meta["matrices"].values()))]
-    assert not [text for text in texts if re.search(foreign, re.sub(r"scale=1\.0|q\.\w+|10000\^", "", text))]
+    assert not [text for text in texts if re.search(pattern, re.sub(r"scale=1\.0|q\.\w+|10000\^", "", text))]
     assert sum(bool(re.search(r"\d,\d", text)) for text in texts) > 20
 
 
@@ -281,8 +281,8 @@ def test_zero_takes_the_form_that_the_browser_gives_it(language: str) -> None:
 
 def test_the_numbers_of_the_lesson_are_the_same_in_every_language() -> None:
     settings = {"sentences": [["a", "b"], ["c"]], "written": ["a"]}  # whose defaults are the language's own
-    given = {"tokens": ["a", "b", "c"], "x": [[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], "settings": settings}
-    ours, *others = (answer({"request": "lesson", **given, "language": language}) for language in LANGUAGES)
+    fields = {"tokens": ["a", "b", "c"], "x": [[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], "settings": settings}
+    ours, *others = (answer({"request": "lesson", **fields, "language": language}) for language in LANGUAGES)
     for theirs in others:
         assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(ours.arrays, theirs.arrays, strict=True))
         assert ours.meta["request"] == theirs.meta["request"]
@@ -319,14 +319,14 @@ def strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
-        for each in value:
-            yield from strings(each)
+        for part in value:
+            yield from strings(part)
     elif isinstance(value, dict):
-        for name, each in value.items():
+        for name, part in value.items():
             if name == "source":
-                yield from [each["say"]] if "say" in each else []
+                yield from [part["say"]] if "say" in part else []
             elif name not in _NOT_SHOWN:
-                yield from strings(each)
+                yield from strings(part)
 
 
 # What no language translates: names of functions and of code, of models, and letters of sizes.
@@ -356,7 +356,7 @@ def test_no_english_is_left_in_the_lesson(monkeypatch: pytest.MonkeyPatch) -> No
         )
 
     replace_texts(monkeypatch, disguised)
-    own = {"sentences": [["\u0436", "\u0436\u0436"]], "written": ["\u0436"]}
+    cyrillic = {"sentences": [["\u0436", "\u0436\u0436"]], "written": ["\u0436"]}
     for settings in (
         {},
         {"heads": 1, "scaled": False, "window": 0, "norm": "pre", "steps": 3},
@@ -367,7 +367,7 @@ def test_no_english_is_left_in_the_lesson(monkeypatch: pytest.MonkeyPatch) -> No
                 "request": "lesson",
                 "language": "pl",
                 "tokens": ["\u0436", "\u0436\u0436", "\u0436."],
-                "settings": own | settings,
+                "settings": cyrillic | settings,
             }
         )
         # The sentence of a real model is English in every language.

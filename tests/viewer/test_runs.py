@@ -86,7 +86,7 @@ def about(service: ViewService, number: int | None = None) -> Mapping[str, Any]:
 
 def test_a_text_that_is_run_is_shown_beside_the_first(service: ViewService) -> None:
     number = run(service, "abcdef")
-    assert [about(service, each)["title"] for each in (0, number)] == ["abcd", "abcdef"]
+    assert [about(service, n)["title"] for n in (0, number)] == ["abcd", "abcdef"]
     assert about(service)["typed"] == {"text": "abcd", "second": None, "target": None, "edits": None}
     assert about(service, number)["typed"]["text"] == "abcdef"
     where = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
@@ -98,7 +98,7 @@ def test_a_text_that_is_run_is_shown_beside_the_first(service: ViewService) -> N
 def test_a_text_that_is_kept_is_not_run_again(service: ViewService, runner: Runner) -> None:
     assert run(service, "abcd") == 0
     assert run(service, "abc") == run(service, "abc") == 1
-    assert [each.text for each in runner.read] == ["abc"]
+    assert [request.text for request in runner.read] == ["abc"]
 
 
 def test_the_last_four_are_kept_and_the_first_always(service: ViewService) -> None:
@@ -156,8 +156,8 @@ def test_a_run_and_a_score_end_when_they_are_stopped(
     threads[0].join(HANG)
     assert errors == [ENDS[how]]
     service.close()
-    for each in threads:
-        each.join(HANG)
+    for thread in threads:
+        thread.join(HANG)
 
 
 def test_a_text_that_cannot_be_read_has_no_number(service: ViewService) -> None:

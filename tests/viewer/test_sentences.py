@@ -97,10 +97,10 @@ def layers(request: pytest.FixtureRequest) -> list[Layer]:
         items = {name: reply.meta[name] for name in ("labels", "specials")} | {
             "spans": reply.arrays[0].ravel().tolist()
         }
-        for each in service.answer({"request": "about"}).meta["sides"][0]["maps"]:
-            where = {"side": "0", "kind": each["kind"], "layer": each["layer"], **plain}
-            page = {"items": items, "heads": cells_of(service, where).tolist(), "sees": each["sees"], **where}
-            whole = np.asarray(side.maps[each["kind"], each["layer"]][:], np.float64)
+        for layer_map in service.answer({"request": "about"}).meta["sides"][0]["maps"]:
+            where = {"side": "0", "kind": layer_map["kind"], "layer": layer_map["layer"], **plain}
+            page = {"items": items, "heads": cells_of(service, where).tolist(), "sees": layer_map["sees"], **where}
+            whole = np.asarray(side.maps[layer_map["kind"], layer_map["layer"]][:], np.float64)
             sums = np.stack([whole[..., start:stop].sum(-1) for start, stop in words], -1)
             results.append(Layer(page, np.stack([sums[:, start:stop].mean(1) for start, stop in words], 1)))
     assert sum(len(layer.exact) * layer.exact.shape[1] for layer in results) == pairs
@@ -137,7 +137,7 @@ def right_sentences(layer: Layer, head: int, query: int) -> set[str]:
         slots = [name for name in ("weight", "largest") if f"{{{name}}}" in message]
         chosen = itertools.product(*(shares(number) for number in numbers))
         return {
-            tr(message, **{"from": names[query]}, **values, **dict(zip(slots, each, strict=True))) for each in chosen
+            tr(message, **{"from": names[query]}, **values, **dict(zip(slots, texts, strict=True))) for texts in chosen
         }
 
     results = set()
@@ -148,19 +148,19 @@ def right_sentences(layer: Layer, head: int, query: int) -> set[str]:
                 "{from} spreads evenly over {count}: at most {weight} each", largest, count=integer(len(row))
             )
         elif not rests:
-            known = "{from} looks mostly at {to}: {weight}" if largest > 0.5 else "{from} looks most at {to}: {weight}"
-            results |= filled(known, largest, to=names[top])
+            text = "{from} looks mostly at {to}: {weight}" if largest > 0.5 else "{from} looks most at {to}: {weight}"
+            results |= filled(text, largest, to=names[top])
         else:
             others = [at for at in range(len(row)) if at != top and at not in specials and row[at] > 0]
             if not others:
                 results |= filled("{from} rests on {to}: {weight}", largest, to=names[top])
                 continue
             share = float(row[others].max())
-            known = "{from} rests on {to}: {weight}; of the words, most on {most}: {largest}"
+            text = "{from} rests on {to}: {weight}; of the words, most on {most}: {largest}"
             if top not in specials:
-                known = "{from} rests on {to}: {weight}; of the other words, most on {most}: {largest}"
+                text = "{from} rests on {to}: {weight}; of the other words, most on {most}: {largest}"
             for most in (at for at in others if row[at] >= share * (1 - 1e-6)):
-                results |= filled(known, largest, share, to=names[top], most=names[most])
+                results |= filled(text, largest, share, to=names[top], most=names[most])
     return results
 
 
@@ -171,9 +171,9 @@ def test_no_sentence_of_what_a_word_looks_at_is_false(layers: list[Layer], langu
     if node is None:
         pytest.skip("there is no node")
     (tmp_path / "say.mjs").write_text(SAY, encoding="utf-8")
-    given = {"front": FRONT.as_uri(), "table": page_table(language), "texts": [layer.page for layer in layers]}
+    sent = {"front": FRONT.as_uri(), "table": page_table(language), "texts": [layer.page for layer in layers]}
     done = subprocess.run(
-        [node, tmp_path / "say.mjs"], input=json.dumps(given).encode(), capture_output=True, check=True
+        [node, tmp_path / "say.mjs"], input=json.dumps(sent).encode(), capture_output=True, check=True
     )
     said = json.loads(done.stdout)
     false = []

@@ -54,8 +54,8 @@ def byte_pairs() -> Tokenizer:
 
 
 def word_pieces() -> Tokenizer:
-    known = ["[UNK]", "[CLS]", "the", "naive", "o", "##wl", "didn", "'", "t", "cross", "3", ".", "14", "m", "—"]
-    tokenizer = Tokenizer(models.WordPiece({piece: n for n, piece in enumerate(known)}, unk_token="[UNK]"))
+    vocabulary = ["[UNK]", "[CLS]", "the", "naive", "o", "##wl", "didn", "'", "t", "cross", "3", ".", "14", "m", "—"]
+    tokenizer = Tokenizer(models.WordPiece({piece: n for n, piece in enumerate(vocabulary)}, unk_token="[UNK]"))
     tokenizer.normalizer = BertNormalizer()
     tokenizer.pre_tokenizer = BertPreTokenizer()
     return tokenizer
@@ -109,9 +109,9 @@ BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 @pytest.mark.parametrize("kept", [1, 4, 8])
 def test_a_text_that_was_cut_short_is_shown_as_it_was_written(kept: int) -> None:
     tokenizer = word_pieces()
-    around = [("[CLS]", 1), ("[SEP]", 15)]
+    special = [("[CLS]", 1), ("[SEP]", 15)]
     tokenizer.add_special_tokens(["[CLS]", "[SEP]"])
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=around)
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
     whole = tokenizer.encode(TEXT)
     source = written(TEXT, tokenizer, [*whole.tokens[: 1 + kept], "[SEP]"])
     assert source is not None

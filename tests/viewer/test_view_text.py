@@ -78,8 +78,8 @@ def test_two_models_that_are_in_memory() -> None:
 def test_a_recording_is_called_by_its_model_and_has_its_text_under_it(bert: Path, tmp_path: Path) -> None:
     recording = record_text(uwaga.models.open(str(bert), dtype="float32"), "The cat sat")
     recording.save(tmp_path / "saved.safetensors")
-    for each in (recording, uwaga.Recording.load(tmp_path / "saved.safetensors")):
-        with served(each) as view:
+    for shown in (recording, uwaga.Recording.load(tmp_path / "saved.safetensors")):
+        with served(shown) as view:
             about = view.service.answer({"request": "about"}).meta
         assert (about["title"], about["sides"][0]["model"], about["sides"][0]["text_title"]) == (
             "bert",

@@ -104,20 +104,18 @@ def test_every_figure_is_that_of_score_attribution(
         sums, parts = why.shares().sum(SHARES[by]).tolist(), getattr(why, f"{by}_parts")
         expected = [(part, None, x) if by == "query" else (None, part, x) for part, x in zip(parts, sums, strict=True)]
         expected += [tuple(x) for x in why.top(10_000) if x.query.name == "distance"]
-        expected.sort(key=lambda each: -abs(each[2]))
+        expected.sort(key=lambda row: -abs(row[2]))
     assert reply["count"] == len(expected)
-    shown = [
-        (*(each[side] and Part(**each[side]) for side in ("query", "key")), each["share"]) for each in reply["shares"]
-    ]
+    shown = [(*(row[side] and Part(**row[side]) for side in ("query", "key")), row["share"]) for row in reply["shares"]]
     assert shown == expected[:10]
     # Everything sums to the score.
     total = sum(x for *_, x in expected)
     assert total == pytest.approx(reply["total"], abs=1e-9)
     assert sum(x for *_, x in shown) + reply["rest"] == pytest.approx(reply["total"], abs=1e-9)
     assert (distance == 0) == all(part is None or part.name != "distance" for part, *_ in expected)
-    for each, (*parts, _) in zip(reply["shares"], expected, strict=False):
+    for share, (*parts, _) in zip(reply["shares"], expected, strict=False):
         for n, side in enumerate(("query", "key")):
-            part, source = parts[n], each["sources"][n]
+            part, source = parts[n], share["sources"][n]
             assert (source is not None) == (part is not None and part.name == "head")
             if source is None:
                 continue
@@ -154,7 +152,7 @@ def test_a_model_of_transformers_has_them_too() -> None:
     reply = ask(service, "cross", 1, 1, 2, 1)
     why = score_attribution(runner.reader, recorded(runner, service), 1, 1, 2, 1, kind="cross")
     assert reply["total"] == float(why.total())
-    assert [each["share"] for each in reply["shares"]] == [share.share for share in why.top(10)]
+    assert [row["share"] for row in reply["shares"]] == [share.share for share in why.top(10)]
 
 
 def test_a_family_that_is_not_known_is_refused() -> None:
@@ -223,7 +221,7 @@ def test_nothing_is_kept_of_values_before_a_score_is_split_and_one_text_after() 
     typed = {"request": "run", "second": None, "target": None, "edits": None}
     ask(service, "decoder", 0, 1, 4, 2, run=service.answer({**typed, "text": "or not"}).meta["run"])
     gc.collect()
-    assert [each() is None for each in kept] == [True, False]
+    assert [reference() is None for reference in kept] == [True, False]
     for size in range(1, 6):  # freed with its text
         service.answer({**typed, "text": "x" * size})
     gc.collect()

@@ -60,7 +60,7 @@ def test_it_opens_on_whole_passages_in_order_of_their_shares(
     assert shares == pytest.approx(weights.topk(20).values.tolist(), abs=1e-7)
     assert [TEXTS[passage["key"]] for passage in answer["passages"]] == texts
     said = page.locator(".uwaga-share b").all_inner_texts()
-    assert [float(each.strip("<%")) for each in said] == pytest.approx([100 * share for share in shares], abs=0.051)
+    assert [float(text.strip("<%")) for text in said] == pytest.approx([100 * share for share in shares], abs=0.051)
     rest = page.locator(".uwaga-answer-others").inner_text()
     assert rest.endswith(f"on {len(TEXTS) - 20} other passages")
     assert float(rest.split("%")[0].strip("<")) == pytest.approx(100 * (1 - sum(shares)), abs=0.051)

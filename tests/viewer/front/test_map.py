@@ -135,7 +135,7 @@ def test_exported_files_have_the_numbers(serve: Serve, open_map: Any, make_maps:
     assert len(image.convert("RGB").getcolors(1 << 20) or []) > 20
 
     root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
-    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert texts[0] == "org/tiny, encoder layer 0, head 0"
     assert {"quick", "brown", "fox"} <= set(texts)
 

@@ -56,7 +56,7 @@ def assert_is_row(page: Any, row: torch.Tensor, rests: set[int] = frozenset()) -
             *([weights[inside].sum()] if weights[inside].sum() >= 0.0005 else []),
         ]
         assert list(map(share, written.split("\u00b7")[1:])) == pytest.approx(
-            [100 * each for each in shares], abs=0.051
+            [100 * weight for weight in shares], abs=0.051
         )
         assert number_of(written.split()[0]) == end - first
     off = np.setdiff1d(np.arange(len(weights)), list(rests))
@@ -64,8 +64,8 @@ def assert_is_row(page: Any, row: torch.Tensor, rests: set[int] = frozenset()) -
     assert {item for item, _ in said["words"]} >= {
         int(item) for item in said["shown"] if weights[item] >= min(0.01, largest / 8) and item in off
     }
-    parts = [*(share(each) for _, each in said["words"]), *map(share, said["rests"])]
-    parts += [share(part) for *_, each in said["folds"] for part in each.split("\u00b7")[1:]]
+    parts = [*(share(text) for _, text in said["words"]), *map(share, said["rests"])]
+    parts += [share(part) for *_, text in said["folds"] for part in text.split("\u00b7")[1:]]
     assert sum(parts) == pytest.approx(100, abs=0.051 * len(parts) + 0.1)
     return said
 

@@ -139,16 +139,16 @@ def test_explore_is_driven_by_the_wall_the_words_and_the_keys(
     words = ["[CLS]", "the", "cat", "saw", "the", "dog", "and", "ran", "[SEP]"]
     maps = make_maps(len(words), layers=3, heads=4)
     page = open_page(serve(maps, tokens=words).address)
-    wall = page.get_by_role("group", name="All heads")
-    wall.get_by_role("button", pressed=True).wait_for()
-    assert wall.get_by_role("button").count() == 12
+    all_heads = page.get_by_role("group", name="All heads")
+    all_heads.get_by_role("button", pressed=True).wait_for()
+    assert all_heads.get_by_role("button").count() == 12
     first = int(part(page, "layer") or 0), int(part(page, "head") or 0)
-    wall.get_by_role("button", pressed=True).focus()
+    all_heads.get_by_role("button", pressed=True).focus()
     page.keyboard.press("ArrowRight" if first != (2, 3) else "ArrowLeft")
     page.wait_for_function(
         "([layer, head]) => !location.hash.includes(`layer=${layer}&head=${head}&`)", arg=list(first)
     )
-    opened = wall.get_by_role("button", pressed=True)
+    opened = all_heads.get_by_role("button", pressed=True)
     assert opened.get_attribute("data-head") == part(page, "head")
 
     dog = page.locator('.uwaga-words [data-item="5"]')

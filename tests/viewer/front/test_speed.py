@@ -191,10 +191,10 @@ def test_panning_and_zooming_cost_less_than_eight_milliseconds_a_frame(
 ) -> None:
     handle = serve(make_maps(2048, layers=1, heads=1))
     page = open_page(f"{handle.address}&layer=0&map=wide")
-    stage = page.locator(".uwaga-map-stage")
-    stage.wait_for()
+    map_area = page.locator(".uwaga-map-stage")
+    map_area.wait_for()
     page.wait_for_timeout(1500)
-    box = stage.bounding_box()
+    box = map_area.bounding_box()
     x, y = box["x"] + 200, box["y"] + 200
     page.mouse.move(x, y)
     for _ in range(10):

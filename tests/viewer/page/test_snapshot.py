@@ -73,22 +73,22 @@ def test_a_short_text_is_stored_completely_and_exactly() -> None:
 
 def test_the_lesson_is_stored_with_its_script_or_not_at_all() -> None:
     maps = uwaga.AttentionMap(*torch.randn(2, 1, 4, 8))
-    for shown, given, wanted in (
+    for shown, options, is_stored in (
         (ViewService(View.of(maps)), {}, False),
         (ViewService(View.of(maps)), {"lesson": True}, True),
         (ViewService(View.of(maps), lesson={"request": "lesson"}), {}, True),
         (ViewService(View()), {}, True),
     ):
-        page = make_snapshot(shown.answer, **given).html
-        assert ('{"request":"lesson"}' in replies(page), b"lessonView" in page) == (wanted, wanted)
-        assert replies(page)['{"request":"about"}'].meta["lesson"] == wanted
+        page = make_snapshot(shown.answer, **options).html
+        assert ('{"request":"lesson"}' in replies(page), b"lessonView" in page) == (is_stored, is_stored)
+        assert replies(page)['{"request":"about"}'].meta["lesson"] == is_stored
 
 
 def test_coarse_cells_are_rounded_and_exact_weights_are_not() -> None:
     asked = service(tokens=600, layers=1, heads=1)
     result = replies(whole_page(asked.answer, max_bytes=1_000_000, exact=[tile()]))
     whole = [json.loads(request) for request in result if json.loads(request)["request"] == "tile"]
-    assert {(each["pooling"], each["level"]) for each in whole} >= {("sum", 0), ("sum", 2), ("max", 2)}
+    assert {(request["pooling"], request["level"]) for request in whole} >= {("sum", 0), ("sum", 2), ("max", 2)}
     coarse = tile(level=2)
     rounded, exact = (reply.arrays[0] for reply in (result[canonical(coarse)], asked.answer(coarse)))
     assert 0 < np.abs(rounded / exact - 1).max() <= 2.0**-11
@@ -103,9 +103,9 @@ def test_replies_that_do_not_fit_are_stored_coarser_or_left_out() -> None:
         assert missing(page) == []
         assert left_out.endswith("A page has at most about 19 MB." if largest == 100_000 else "")
         plain = [json.loads(request) for request in replies(page)]
-        tiles = [each for each in plain if each["request"] == "tile"]
-        assert {each["head"] for each in tiles} == set(range(2))  # the top level of each is kept, whatever the size
-        sizes[largest] = (len(page), min(each["level"] for each in tiles), len(plain))
+        tiles = [tile for tile in plain if tile["request"] == "tile"]
+        assert {tile["head"] for tile in tiles} == set(range(2))  # the top level of each is kept, whatever the size
+        sizes[largest] = (len(page), min(tile["level"] for tile in tiles), len(plain))
     assert [level for _, level, _ in sizes.values()] == sorted({level for _, level, _ in sizes.values()}, reverse=True)
     assert sizes[100_000][2] < sizes[10_000_000][2]
     assert all(size < 1.1 * largest for largest, (size, _, _) in sizes.items() if largest > 100_000)
@@ -116,7 +116,7 @@ def test_needed_replies_are_as_fine_as_fits_with_any_time_budget() -> None:
     page = make_snapshot(service(tokens=300, layers=1, heads=2).answer, seconds=0.0).html
     results = [json.loads(request) for request in replies(page)]
     tiles = [result for result in results if result["request"] == "tile"]
-    assert [(each["level"], each["pooling"], each["merge"], each["specials"]) for each in tiles] == [
+    assert [(tile["level"], tile["pooling"], tile["merge"], tile["specials"]) for tile in tiles] == [
         (1, "sum", "tokens", "show")
     ] * 2
 
@@ -129,10 +129,10 @@ def test_a_text_of_512_tokens_in_a_model_of_144_heads_is_under_20_megabytes(one_
     assert len(page) < 19_600_000  # the page of this test has no front end, which takes less than the remaining 400 kB
     tiles = [json.loads(request) for request in replies(page) if '"tile"' in request]
     plain = [
-        each for each in tiles if each["merge"] == "tokens" and each["specials"] == "show" and each["pooling"] == "sum"
+        tile for tile in tiles if tile["merge"] == "tokens" and tile["specials"] == "show" and tile["pooling"] == "sum"
     ]
     assert len(plain) == 144
-    assert {each["level"] for each in plain} == {2}  # 128 x 128 cells
+    assert {tile["level"] for tile in plain} == {2}  # 128 x 128 cells
 
 
 class Slow:
@@ -177,13 +177,13 @@ def missing(page: bytes) -> list[str]:
             wrong.append(f"rows of {name}")
     plain = {"merge": "tokens", "specials": "show", "pooling": "sum"}
     for side in about(stored)["sides"]:
-        for each in side["maps"]:
-            where = {"side": side["id"], "kind": each["kind"], "layer": each["layer"]}
-            wanted = [{"request": "statistics", **where}, {"request": "overview", **where, **plain}]
-            wrong += [canonical(request) for request in wanted if canonical(request) not in stored]
+        for layer_map in side["maps"]:
+            where = {"side": side["id"], "kind": layer_map["kind"], "layer": layer_map["layer"]}
+            needed = [{"request": "statistics", **where}, {"request": "overview", **where, **plain}]
+            wrong += [canonical(request) for request in needed if canonical(request) not in stored]
             tiles = [json.loads(name) for name in stored if '"request":"tile"' in name]
             heads = {tile["head"] for tile in tiles if tile == {**tile, **where, **plain}}
-            wrong += [f"{where} head {head}" for head in set(range(each["heads"])) - heads]
+            wrong += [f"{where} head {head}" for head in set(range(layer_map["heads"])) - heads]
     return wrong
 
 
@@ -195,7 +195,7 @@ def test_every_head_and_row_is_stored_whole_however_slow_the_replies_are(seconds
     assert missing(page) == []
     stored = replies(page)
     assert about(stored)["left_out"] == left_out
-    shown = {(each["merge"], each["specials"]) for name in stored if (each := json.loads(name))["request"] == "tile"}
+    shown = {(tile["merge"], tile["specials"]) for name in stored if (tile := json.loads(name))["request"] == "tile"}
     variants = {"words": "words", "hide": "tokens without special ones"}
     expected = {
         0: "1 of 5 parts are stored. Left out: largest weights, tokens without special ones, words, words without special ones. "
@@ -236,11 +236,11 @@ def test_texts_of_other_words_are_stored_without_the_difference_of_their_words()
     both = View.of(Maps(maps[0], tokens=texts[0]), Maps(maps[1], tokens=texts[1]))
     page, left_out = whole_snapshot(ViewService(both).answer)
     assert (missing(page), left_out) == ([], "")
-    sides = {each["side"] for name in replies(page) if (each := json.loads(name)).get("merge") == "words"}
+    sides = {request["side"] for name in replies(page) if (request := json.loads(name)).get("merge") == "words"}
     of_words = {
-        each["side"]
+        request["side"]
         for name in replies(page)
-        if (each := json.loads(name)).get("merge") == "words" and each["request"] == "tile"
+        if (request := json.loads(name)).get("merge") == "words" and request["request"] == "tile"
     }
     assert (sides, of_words) == ({"0", "1", "difference"}, {"0", "1"})
 
@@ -250,9 +250,9 @@ def test_an_overview_of_few_tokens_has_their_exact_weights() -> None:
     for tokens, is_exact in ((20, True), (64, True), (65, False)):
         asked = service(tokens=tokens, layers=1)
         where = {"side": "0", "kind": "encoder", "layer": 0, "merge": "tokens", "specials": "show"}
-        wanted = {"request": "overview", **where, "pooling": "sum"}
+        request = {"request": "overview", **where, "pooling": "sum"}
         ours, theirs = (
-            reply.arrays[0] for reply in (replies(whole_page(asked.answer))[canonical(wanted)], asked.answer(wanted))
+            reply.arrays[0] for reply in (replies(whole_page(asked.answer))[canonical(request)], asked.answer(request))
         )
         assert np.array_equal(ours, theirs) == is_exact
 

@@ -26,7 +26,7 @@ def previous_head(size: int, heads: int = 1) -> uwaga.AttentionMap:
     """Every token looks at the one before."""
     position = torch.eye(size, dtype=torch.float64)
     query = torch.cat((position[:1], position[:-1]))
-    return uwaga.AttentionMap(*(40.0 * each.expand(heads, -1, -1) for each in (query, position)), scale=1.0)
+    return uwaga.AttentionMap(*(40.0 * vectors.expand(heads, -1, -1) for vectors in (query, position)), scale=1.0)
 
 
 def test_they_are_those_of_python() -> None:
@@ -35,22 +35,22 @@ def test_they_are_those_of_python() -> None:
     )
     service = ViewService(View.of(recording))
     table = uwaga.inspect.head_labels(recording)
-    results = [each for layer in range(6) for each in ask(service, layer=layer).meta["labels"]]
+    results = [label for layer in range(6) for label in ask(service, layer=layer).meta["labels"]]
     common = {"broad"}  # what most heads are names none in the table; the page leaves it out when it knows all layers
     assert ["" if result["label"] in common else result["label"] for result in results] == [
         "" if label in common else label for label in table.columns["label"]
     ]
-    for each, row in zip(results, table.rows, strict=True):
-        assert each["sink"] == pytest.approx(row["sink"], rel=1e-5)
+    for result, row in zip(results, table.rows, strict=True):
+        assert result["sink"] == pytest.approx(row["sink"], rel=1e-5)
         if row["label"]:
-            assert (each["queries"], each["of"]) == (row["queries"], row["of"])
-            assert each["share"] == pytest.approx(row["share"], rel=1e-5)
+            assert (result["queries"], result["of"]) == (row["queries"], row["of"])
+            assert result["share"] == pytest.approx(row["share"], rel=1e-5)
 
 
 def test_words_and_hidden_specials_have_labels_of_their_own() -> None:
     tokens = ["[CLS]", *(name for word in "abcdefg" for name in (word, f"##{word}")), "[SEP]"]
     service = ViewService(View.of(Maps(previous_head(len(tokens)), tokens=tokens)))
-    assert [each["label"] for each in ask(service).meta["labels"]] == ["previous"]
+    assert [label["label"] for label in ask(service).meta["labels"]] == ["previous"]
     words = ask(service, merge="words", specials="hide").meta["labels"]
     # Half of a word's weight is on its own first token, half on the word before; six words have one before them.
     assert (words[0]["label"], words[0]["of"]) in (("previous", 6), ("self", 7))
@@ -60,7 +60,7 @@ def test_a_long_text_is_sampled() -> None:
     service = ViewService(View.of(previous_head(600, heads=2)))
     reply = ask(service)
     assert reply.meta["sampled"] == 256
-    assert [each["label"] for each in reply.meta["labels"]] == ["previous"] * 2
+    assert [label["label"] for label in reply.meta["labels"]] == ["previous"] * 2
     assert reply.meta["labels"][0]["of"] == 256
 
 

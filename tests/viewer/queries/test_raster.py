@@ -25,8 +25,8 @@ def test_a_tile_is_sampled_first_and_exact_when_complete(long_map: uwaga.Attenti
     # Sums in another order round differently.
     np.testing.assert_allclose(replies[-1].arrays[0], expected, rtol=1e-5, atol=1e-8)
     first = replies[0].arrays[0]
-    known = ~np.isnan(first)
-    assert known.any()
+    sampled = ~np.isnan(first)
+    assert sampled.any()
     errors = [np.abs(reply.arrays[0] - expected).max() for reply in replies[8:]]
     assert errors[-1] < 1e-6 < errors[0]
 

@@ -102,7 +102,7 @@ def test_every_query_agrees_with_the_dense_matrix(data: st.DataObject) -> None:
         items(service, side, stack, how) for stack in (("decoder", "encoder") if kind == "cross" else ("encoder",) * 2)
     )
     dense = [m.to_dense()[head].double().numpy() for m in (first, second) if m is not None]
-    seen = [expected_matrix(each, rows, columns) for each in dense]
+    seen = [expected_matrix(matrix, rows, columns) for matrix in dense]
     expected = seen[0] if len(seen) == 1 else seen[0] - seen[1]
     where = {"side": side, "kind": kind, "layer": 0, "head": head, **how}
     check(service, where, expected, data)

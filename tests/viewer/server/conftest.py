@@ -63,8 +63,8 @@ class Client:
     def ask(self, question: Any, **headers: str) -> Response:
         """Sends a request as the page does; bytes are sent unchanged."""
         body = question if isinstance(question, bytes) else json.dumps(question).encode()
-        given = {"Content_Type": "application/json", "X_Uwaga_Token": self.token, "Cookie": self.cookie, **headers}
-        return self.send("POST", "/ask", body, **given)
+        sent = {"Content_Type": "application/json", "X_Uwaga_Token": self.token, "Cookie": self.cookie, **headers}
+        return self.send("POST", "/ask", body, **sent)
 
 
 @pytest.fixture

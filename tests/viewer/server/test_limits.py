@@ -77,8 +77,8 @@ def test_how_long_connections_wait_for_their_peer() -> None:
             reaper.record_progress(made["used"].client, complete=True)
         if second % 9 == 0:
             reaper.record_progress(made["takes it slowly"].client, complete=False)
-        reaper.reap([each for name, each in made.items() if name not in ended])
-        ended |= {name: second for name, each in made.items() if each.is_aborted and name not in ended}
+        reaper.reap([connection for name, connection in made.items() if name not in ended])
+        ended |= {name: second for name, connection in made.items() if connection.is_aborted and name not in ended}
     assert ended == {"takes nothing": 10, "idle": 20, "used": 35, "takes it slowly": 60}
 
 
@@ -89,11 +89,11 @@ def test_the_longest_waiting_of_too_many_are_closed() -> None:
     made = [Connection(number) for number in range(MAX_WAITING + 20)]
 
     def aborted(connections: Iterable[Connection]) -> list[int]:
-        return [each.number for each in connections if each.is_aborted]
+        return [connection.number for connection in connections if connection.is_aborted]
 
-    for each in made:
+    for connection in made:
         clock.now += 1e-6
-        reaper.record_accepted(each)
+        reaper.record_accepted(connection)
     connections = set(made)
     reaper.reap(connections)
     clock.now = 1.9
@@ -125,7 +125,7 @@ def test_long_work_delays_only_other_long_work() -> None:
         ]
         await asyncio.sleep(0.01)
         assert await limiter.compute(lambda: "short", stays()) == "short"
-        assert not any(each.done() for each in long)
+        assert not any(task.done() for task in long)
         advance.set()
         await asyncio.gather(*long)
         limiter.close()

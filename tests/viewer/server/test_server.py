@@ -19,8 +19,8 @@ from uwaga.viewer.server.server import PortError, ServedView
 def test_it_listens_on_loopback_only(server) -> None:
     assert server.address.startswith(f"http://127.0.0.1:{server.port}/#code=")
     assert len(server.address.partition("=")[2]) >= 43  # 32 random bytes
-    own = {each[4][0] for each in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
-    for address in own - {"127.0.0.1"}:
+    addresses = {result[4][0] for result in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
+    for address in addresses - {"127.0.0.1"}:
         if not address.startswith("127."):
             with pytest.raises(OSError, match=r"refused|timed out|unreachable"):
                 socket.create_connection((address, server.port), timeout=2).close()
