@@ -90,14 +90,14 @@ COVERED: set[str] = set()
 def _noted(reader: Callable[..., object]) -> Callable[..., object]:
     """The reader, which notes who calls it."""
 
-    def read(*given: object, **named: object) -> object:
+    def read(*arguments: object, **named: object) -> object:
         frame = inspect.currentframe().f_back  # type: ignore[union-attr]
         module = frame.f_globals["__name__"]
         while frame.f_code.co_name.startswith("<") and frame.f_back is not None:  # a lambda or generator of a function
             frame = frame.f_back
         if module != untrusted.__name__:
             COVERED.add(f"{module}:{frame.f_code.co_name}")
-        return reader(*given, **named)
+        return reader(*arguments, **named)
 
     return read
 
@@ -141,11 +141,11 @@ def _model(folder: Path) -> None:
 def _sentence_model(folder: Path) -> None:
     _model(folder)
     kinds = {"0": "Transformer", "1": "Pooling"}
-    listed = [
+    modules = [
         {"name": n, "path": "" if n == "0" else "1_Pooling", "type": f"sentence_transformers.models.{kind}"}
         for n, kind in kinds.items()
     ]
-    _write(folder / "modules.json", listed)
+    _write(folder / "modules.json", modules)
     _write(folder / "sentence_bert_config.json", {"max_seq_length": 10, "do_lower_case": False})
     _write(folder / "config_sentence_transformers.json", {"prompts": {"a": "the "}, "default_prompt_name": "a"})
     (folder / "1_Pooling").mkdir()
@@ -699,9 +699,9 @@ def _changed(value: object) -> Iterator[tuple[str, object]]:
             items = (
                 inside.items() if isinstance(inside, dict) else enumerate(inside) if isinstance(inside, list) else ()
             )
-            for key, each in list(items)[:20]:
+            for key, inner in list(items)[:20]:
                 places.append((*path, key))
-                walk(each, (*path, key))
+                walk(inner, (*path, key))
 
     walk(value, ())
     others = cycle(VALUES)
@@ -817,10 +817,10 @@ def run(root: Path, only: list[str]) -> Iterator[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    given = Path(sys.argv[1])
+    output = Path(sys.argv[1])
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     torch.set_num_threads(1)
     for reader in READERS:
         setattr(untrusted, reader, _noted(getattr(untrusted, reader)))
-    results = list(run(given, sys.argv[2:]))
-    (given / "results.json").write_text(json.dumps({"cells": results, "readers": READERS, "covered": sorted(COVERED)}))
+    results = list(run(output, sys.argv[2:]))
+    (output / "results.json").write_text(json.dumps({"cells": results, "readers": READERS, "covered": sorted(COVERED)}))

@@ -126,10 +126,10 @@ def test_tensors_of_pickles_are_what_torch_load_gives(tmp_path: Path) -> None:
         torch.save(weights, path)
         expected, result = torch.load(path, weights_only=True), torch_files.read(path)
         assert list(result) == list(expected)
-        for name, each in expected.items():
-            described = [(x.dtype, x.shape, x.stride(), x.storage_offset()) for x in (result[name], each)]
+        for name, tensor in expected.items():
+            described = [(x.dtype, x.shape, x.stride(), x.storage_offset()) for x in (result[name], tensor)]
             assert described[0] == described[1]
-            assert torch.equal(bits(result[name]), bits(each))
+            assert torch.equal(bits(result[name]), bits(tensor))
             assert not result[name].requires_grad
     torch.save(dict(model.named_parameters(remove_duplicate=False)), path)
     result = torch_files.read(path)

@@ -115,16 +115,16 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
 def test_what_is_cut_or_spoiled_is_read_or_refused_by_name(tmp_path: Path, ending: str) -> None:
     data = write_photo(tmp_path / f"a.{ending}", **FORMATS[ending]).read_bytes()
     chance = np.random.default_rng(0)
-    spoiled = [data[: int(at)] for at in np.linspace(4, len(data) - 1, 60)]
+    damaged = [data[: int(at)] for at in np.linspace(4, len(data) - 1, 60)]
     for _ in range(200):
         changed = np.frombuffer(data, np.uint8).copy()
         # The header more often than the pixels.
         changed[chance.integers(0, len(data) if chance.random() < 0.5 else 64, 3)] = chance.integers(0, 256, 3)
-        spoiled.append(changed.tobytes())
+        damaged.append(changed.tobytes())
     path = tmp_path / f"b.{ending}"
     reasons: list[str] = []
-    for each in spoiled:
-        path.write_bytes(each)
+    for content in damaged:
+        path.write_bytes(content)
         try:
             read = images.read_image(path)
         except RecordError as error:

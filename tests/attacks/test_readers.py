@@ -94,7 +94,7 @@ def _calls() -> Iterator[tuple[str, str, str, str]]:
                 inside = [
                     function for function in functions if function.lineno <= node.lineno <= (function.end_lineno or 0)
                 ]
-                function = max(inside, key=lambda each: each.lineno).name if inside else ""
+                function = max(inside, key=lambda definition: definition.lineno).name if inside else ""
                 if isinstance(node.func, ast.Attribute):
                     yield module, function, ast.unparse(node.func.value), node.func.attr
                 elif isinstance(node.func, ast.Name):

@@ -61,8 +61,8 @@ def test_special_tokens_in_a_text_end_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("\n".join(f"{n} <|endoftext|> [MASK] </s> [SEP]" for n in range(40)))
     for objective in ("language-model", "masked-language-model"):
-        given = _config(objective, "text", path, "data.document=line", _BYTE_PAIR)
-        corpus = Corpus.prepare(given, tmp_path / objective)
+        config = _config(objective, "text", path, "data.document=line", _BYTE_PAIR)
+        corpus = Corpus.prepare(config, tmp_path / objective)
         folder = next((tmp_path / objective).glob("data-*"))
         tokens, offsets = np.fromfile(folder / "train.tokens", "<u2"), np.fromfile(folder / "train.offsets", "<i8")
         special = np.isin(tokens, list(corpus.tokenizer.special.ids()))

@@ -113,7 +113,7 @@ def test_a_thousand_heads_are_not_begun_at_once() -> None:
 
 def head_views() -> int:
     gc.collect()
-    return sum(type(each) is HeadView for each in gc.get_objects())
+    return sum(type(value) is HeadView for value in gc.get_objects())
 
 
 def test_a_token_of_a_million_letters_is_not_one_of_every_token() -> None:

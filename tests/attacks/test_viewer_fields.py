@@ -109,16 +109,16 @@ VALUES = st.one_of(
         max_leaves=8,
     ),
     st.builds(nested, st.sampled_from([1, 5, 98, 99, 100, 101, 300, 900]), st.none() | KEYS),
-    st.builds(lambda each, count: [each] * count, SCALARS.filter(lambda x: len(str(x)) < 40), st.sampled_from([13, 65, 513, 3000])),
+    st.builds(lambda scalar, count: [scalar] * count, SCALARS.filter(lambda x: len(str(x)) < 40), st.sampled_from([13, 65, 513, 3000])),
     st.sampled_from([[{}], [[]], [LINKS], [LINKS] * 300, [EDITS], EDITS, {}, []]),
 )  # fmt: skip
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The paths of all values inside."""
-    for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield (*path, key)
-        yield from places(each, (*path, key))
+        yield from places(inner, (*path, key))
 
 
 @st.composite
@@ -188,7 +188,7 @@ def _short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def page(answer: Any, *, exact: Any, language: str, lesson: bool) -> SavedPage:
         builder = SnapshotBuilder(answer=answer, max_bytes=1 << 20, seconds=0.0)
-        builder.request([dict(each) for each in exact])
+        builder.request([dict(request) for request in exact])
         return SavedPage(language.encode(), "")
 
     monkeypatch.setattr(view_service, "make_snapshot", page)
@@ -205,7 +205,7 @@ def check(path: tuple[Any, ...], body: bytes, answer: Answer) -> None:
 def names(path: tuple[Any, ...]) -> set[str]:
     """What an error may name: a field on the path; in a lesson, where shapes depend on each other, another one of it; in a request
     within a page that request's own."""
-    results = {each for each in path if isinstance(each, str)}
+    results = {key for key in path if isinstance(key, str)}
     if "exact" in results:
         results |= set(TABLE)
     if results & VALID["lesson"].keys():
@@ -237,11 +237,11 @@ def test_thousands_of_links_are_cut(ask_all: Ask) -> None:
     assert ask_all([json.dumps(request).encode()]) == [(200, "")]
 
 
-def try_values(ask_all: Ask, ask: str, examples: int, each: int) -> None:
+def try_values(ask_all: Ask, ask: str, examples: int, size: int) -> None:
     @settings(
         max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
     )
-    @given(st.lists(requests_of(ask), min_size=each, max_size=each))
+    @given(st.lists(requests_of(ask), min_size=size, max_size=size))
     def try_some(made: list[tuple[tuple[Any, ...], bytes]]) -> None:
         for (path, body), answer in zip(made, ask_all([body for _, body in made]), strict=True):
             check(path, body, answer)
@@ -252,10 +252,10 @@ def try_values(ask_all: Ask, ask: str, examples: int, each: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ask", TABLE)
 def test_any_value_in_any_field(ask_all: Ask, ask: str) -> None:
-    try_values(ask_all, ask, examples=10, each=6)
+    try_values(ask_all, ask, examples=10, size=6)
 
 
 @pytest.mark.stress
 @pytest.mark.parametrize("ask", TABLE)
 def test_thousands_of_values_in_any_field(ask_all: Ask, ask: str) -> None:
-    try_values(ask_all, ask, examples=250, each=20)
+    try_values(ask_all, ask, examples=250, size=20)

@@ -355,8 +355,8 @@ def test_half_questions_keep_nobody_else_waiting(server: ServedView, monkeypatch
     monkeypatch.setattr(app, "asyncio", SimpleNamespace(timeout=timeout))
     with occupied(server, request(server, b'{"request": "x"}')[:-3]) as connections:
         until(lambda: len(begun) == PLACES)
-        for loop, each in begun:
-            loop.call_soon_threadsafe(each.reschedule, 0.0)
+        for loop, deadline in begun:
+            loop.call_soon_threadsafe(deadline.reschedule, 0.0)
         until(lambda: server.limiter.taken == 0)
         assert status(server, request(server)) == 200
         for connection in connections:
@@ -411,8 +411,8 @@ def assert_only_own_elements(page: str, scripts: int) -> None:
 
     parser = Parser()
     parser.feed(page[page.index("<!doctype") :])
-    own = {"html", "head", "meta", "link", "title", "style", "body", "div", "noscript", "script"}
-    assert set(parser.tags) <= own
+    allowed = {"html", "head", "meta", "link", "title", "style", "body", "div", "noscript", "script"}
+    assert set(parser.tags) <= allowed
     assert parser.tags.count("script") == scripts
     assert parser.title.isprintable() or parser.title == "uwaga"
     assert "\u202e" not in parser.title
