@@ -40,7 +40,7 @@ def test_tells_versions_extras_and_models(report: dict[str, dict[str, str]]) -> 
     assert Path(report["models/bard"]["value"]).joinpath("config.json").is_file()
     declared = importlib.metadata.requires("uwaga") or []
     for distribution, (package, extra, _) in doctor.OPTIONAL.items():
-        assert any(re.match(rf"{distribution}\b.*extra == .{extra}.", each) for each in declared), distribution
+        assert any(re.match(rf"{distribution}\b.*extra == .{extra}.", entry) for entry in declared), distribution
         version = "none" if importlib.util.find_spec(package) is None else importlib.metadata.version(distribution)
         assert report[f"extras/{distribution}"]["value"] == version
 

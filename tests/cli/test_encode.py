@@ -74,7 +74,7 @@ def test_the_file_has_a_row_for_each_document_with_its_vector(
     assert table.schema.field("vector").type == pa.list_(pa.float32(), 16)
     vectors = np.array(table["vector"].to_pylist(), dtype=np.float32)
     encoder = TextEncoder.load(model)
-    expected = np.concatenate([each.vectors for each in encoder.stream(TEXTS)])
+    expected = np.concatenate([part.vectors for part in encoder.stream(TEXTS)])
     assert np.array_equal(vectors, expected)
     tokens = sum(table["tokens"].to_pylist())
     assert said.endswith(f"out.parquet: documents: {len(TEXTS)}; tokens: {tokens}\n")
@@ -191,8 +191,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 def digest_of(shard: int) -> str:
     """The name of a shard of TEXTS."""
-    listed = enumerate(TEXTS[3 * shard : 3 * shard + 3], start=3 * shard)
-    return digest([Document(place="", pieces=(text,), id=f"d{number}") for number, text in listed])
+    numbered = enumerate(TEXTS[3 * shard : 3 * shard + 3], start=3 * shard)
+    return digest([Document(place="", pieces=(text,), id=f"d{number}") for number, text in numbered])
 
 
 @pytest.fixture
@@ -332,8 +332,8 @@ def test_what_was_left_out_is_encoded_with_the_option_that_its_reason_names(
     whole = tmp_path / "whole.parquet"
     run(corpus, whole, model, *mean)
     assert whole.read_bytes() == output.read_bytes()
-    listed = tmp_path / "out.parquet.skipped.jsonl"
-    assert not listed.exists() or not listed.read_text()
+    skipped = tmp_path / "out.parquet.skipped.jsonl"
+    assert not skipped.exists() or not skipped.read_text()
     assert "overflow: 'mean' there, 'error' now" in refusal(corpus, output, model, "--skip-invalid")
 
 
@@ -373,7 +373,7 @@ def test_a_finished_file_is_updated_where_documents_are_new_or_others(
     run(corpus, output, model, "--update")
     assert read.count(texts[3:6]) == 1
     assert read[-1] == texts[9:]
-    assert all(each in (texts[3:6], texts[9:]) for each in read)
+    assert all(group in (texts[3:6], texts[9:]) for group in read)
     run(corpus, again, model)
     assert output.read_bytes() == again.read_bytes()
 
@@ -404,14 +404,14 @@ def test_what_was_left_out_is_tried_again(model: Path, tmp_path: Path, read: lis
     corpus, output, again = tmp_path / "docs.jsonl", tmp_path / "out.parquet", tmp_path / "again.parquet"
     write(corpus, [*TEXTS[:4], LONG, *TEXTS[4:]])
     run(corpus, output, model, "--skip-invalid")
-    assert list(listed(output)) == [f"{corpus}:5"]
+    assert list(left_out(output)) == [f"{corpus}:5"]
     read.clear()
     assert "skipped: 1" in run(corpus, output, model, "--skip-invalid", "--update")  # nothing has changed
     assert read == [[TEXTS[3], LONG, TEXTS[4]]]
     write(corpus, [*TEXTS[:4], LONG[:20], *TEXTS[4:]])
     assert "skipped" not in run(corpus, output, model, "--skip-invalid", "--update")
     assert len(read) == 2
-    assert listed(output) == {}
+    assert left_out(output) == {}
     run(corpus, again, model, "--skip-invalid")
     assert output.read_bytes() == again.read_bytes()
 
@@ -541,7 +541,7 @@ def write_with_invalid(path: Path, texts: list[str], *, every: int) -> dict[str,
     return reasons
 
 
-def listed(output: Path) -> dict[str, str]:
+def left_out(output: Path) -> dict[str, str]:
     """What was left out, by place."""
     lines = (output.parent / f"{output.name}.skipped.jsonl").read_text().splitlines()
     return {entry["place"]: entry["reason"] for entry in map(json.loads, lines)}
@@ -557,8 +557,8 @@ def test_invalid_documents_are_left_out_and_listed(model: Path, tmp_path: Path) 
     assert table["document"].to_pylist() == [number + number // 2 for number in range(len(texts))]  # lines of the file
     vectors = np.array(table["vector"].to_pylist(), dtype=np.float32)
     assert np.allclose(vectors, TextEncoder.load(model).encode(texts), atol=1e-6)
-    assert listed(output).keys() == reasons.keys()
-    assert all(reason in listed(output)[place] for place, reason in reasons.items())
+    assert left_out(output).keys() == reasons.keys()
+    assert all(reason in left_out(output)[place] for place, reason in reasons.items())
     assert said.endswith(f"; skipped: {13 + len(INVALID)}, listed in {output}.skipped.jsonl\n")
     assert run(corpus, output, model, "--skip-invalid") == f"{output}: finished already\n"
 
@@ -571,7 +571,7 @@ def test_names_of_files_that_are_not_utf8(model: Path, tmp_path: Path) -> None:
     shown = str(output).replace("\udcff", "<U+DCFF>")
     said = run(corpus, output, model, "--skip-invalid", "--numpy", str(array))
     assert said.startswith(f"{shown}: documents: 1; tokens: 4; skipped: 1, listed in {shown}.skipped.jsonl\n")
-    assert listed(output) == {f"{corpus}: row 1": "is empty"}
+    assert left_out(output) == {f"{corpus}: row 1": "is empty"}
     assert np.load(array).tobytes() == TextEncoder.load(model).encode(["the cat"]).tobytes()
     assert run(corpus, output, model, "--skip-invalid") == f"{shown}: finished already\n"
     assert run(corpus, output, model, "--skip-invalid", "--update").startswith(f"{shown}: documents: 1; ")
@@ -585,8 +585,8 @@ def test_an_interrupted_run_lists_what_both_runs_left_out(model: Path, tmp_path:
     assert 2 < len(list((tmp_path / "out.parquet.parts").glob("*.arrow"))) < 13
     run(corpus, output, model, "--skip-invalid")
     run(corpus, again, model, "--skip-invalid")
-    assert listed(output) == listed(again)
-    assert listed(output).keys() == reasons.keys()
+    assert left_out(output) == left_out(again)
+    assert left_out(output).keys() == reasons.keys()
     assert output.read_bytes() == again.read_bytes()
 
 

@@ -54,8 +54,8 @@ def writer(tmp_path: Path) -> Path:
     return write(tmp_path / "writer", model)
 
 
-def run(model: Path, *arguments: object, **given) -> str:
-    return commands.run("generate", "--model", model, *arguments, **given)
+def run(model: Path, *arguments: object, **options) -> str:
+    return commands.run("generate", "--model", model, *arguments, **options)
 
 
 def test_the_text_is_shown_without_the_prompt_and_the_end(story_model: Path) -> None:

@@ -41,7 +41,7 @@ def test_every_verb_has_examples_in_its_help() -> None:
             assert example in lines
 
 
-@pytest.mark.parametrize("example", [each for pair in EXAMPLES.values() for each in pair])
+@pytest.mark.parametrize("example", [example for pair in EXAMPLES.values() for example in pair])
 def test_examples_are_commands_with_options_that_exist(example: str) -> None:
     name, verb, *arguments = shlex.split(example)
     assert name == "uwaga"

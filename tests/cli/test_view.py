@@ -42,9 +42,9 @@ def t5(tmp_path: Path) -> Path:
     return commands.save_byte_model(model, tmp_path / "t5")
 
 
-def saved(path: Path, *arguments: object, **given: object) -> dict[str, Reply]:
+def saved(path: Path, *arguments: object, **options: object) -> dict[str, Reply]:
     """The replies in the page that a command writes, by their question."""
-    said = commands.run("view", *arguments, "--save", path, **given)
+    said = commands.run("view", *arguments, "--save", path, **options)
     assert said.endswith(f"{path}: {path.stat().st_size / 1e6:.1f} MB, self-contained HTML\n")
     return replies(path.read_bytes())
 
@@ -59,7 +59,7 @@ def test_an_encoder_reads_the_text(bert: Path, tmp_path: Path) -> None:
     page = saved(tmp_path / "page.html", "the cat sat unbelievable", "--model", bert)
     (side,) = about(page)["sides"]
     assert (side["model"], side["title"]) == ("bert", "the cat sat unbelievable")
-    assert [(each["kind"], each["layer"], each["heads"]) for each in side["maps"]] == [
+    assert [(layer_map["kind"], layer_map["layer"], layer_map["heads"]) for layer_map in side["maps"]] == [
         ("encoder", layer, 2) for layer in (0, 1)
     ]
     assert labels(page, "encoder") == ["[CLS]", "the", "cat", "sat", "un", "believ", "able", "[SEP]"]
@@ -177,7 +177,7 @@ def test_the_demo_opens_on_real_weights(tmp_path: Path) -> None:
     page = saved(tmp_path / "page.html", "The cat sat on the mat.")
     (side,) = about(page)["sides"]
     assert side["model"] == "all-MiniLM-L6-v2"
-    assert [each["heads"] for each in side["maps"]] == [12] * 6
+    assert [layer_map["heads"] for layer_map in side["maps"]] == [12] * 6
     assert labels(page, "encoder") == ["[CLS]", "The", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
 
 

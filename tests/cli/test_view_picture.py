@@ -66,7 +66,7 @@ def test_another_resolution_some_layers_and_half_precision(registers: Path, phot
         tmp_path / "page.html", photo, "--model", registers, "--resolution", 48, "--layers", 1, "--dtype", "bfloat16"
     )
     assert about(page)["picture"]["grids"]["encoder"] == {"rows": 6, "columns": 6, "first": 4}
-    assert [each["layer"] for each in about(page)["sides"][0]["maps"]] == [1]
+    assert [layer_map["layer"] for layer_map in about(page)["sides"][0]["maps"]] == [1]
 
 
 def test_of_clip_a_picture_is_read_by_one_tower_and_a_text_by_the_other(
@@ -80,9 +80,9 @@ def test_of_clip_a_picture_is_read_by_one_tower_and_a_text_by_the_other(
 
 
 def test_in_python(registers: Path, photo: Path) -> None:
-    given: Any
-    for given in (photo, Image.open(photo)):
-        with uwaga.view(given, model=registers, browser=False, block=False) as view:
+    picture: Any
+    for picture in (photo, Image.open(photo)):
+        with uwaga.view(picture, model=registers, browser=False, block=False) as view:
             told = view.service.answer({"request": "about"}).meta
             assert told["picture"]["grids"] == {"encoder": {"rows": 4, "columns": 4, "first": 4}}
-            assert told["title"] == ("photo.jpg" if given is photo else "Picture")
+            assert told["title"] == ("photo.jpg" if picture is photo else "Picture")
