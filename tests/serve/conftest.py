@@ -55,14 +55,14 @@ def encoder(tiny: Path) -> TextEncoder:
 def serving(encoder: TextEncoder, one_thread: None) -> Iterator[Callable[..., Any]]:
     """Run a coroutine function with a client of a server of the tiny model, or of another encoder; settings are those of Service.
     hold=True: its model is a HeldModel, the second argument."""
-    given = encoder
+    default = encoder
 
     def run(
         test: Callable[..., Awaitable[None]],
         *,
         hold: bool = False,
         reranker: Reranker | None = None,
-        encoder: TextEncoder = given,
+        encoder: TextEncoder = default,
         **settings: Any,
     ) -> None:
         async def main() -> None:
@@ -107,7 +107,7 @@ class Running:
 
     def embed(self, texts: list[str]) -> np.ndarray:
         data = json.loads(self.answer("POST", "/v1/embeddings", json.dumps({"input": texts})))["data"]
-        return np.float32([each["embedding"] for each in data])
+        return np.float32([row["embedding"] for row in data])
 
     def answer(self, method: str, path: str, body: str | None = None) -> bytes:
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG)) as connection:
@@ -136,6 +136,6 @@ def start(tiny: Path) -> Iterator[Callable[..., Running]]:
         return running[-1]
 
     yield begin
-    for each in running:
-        if each.process.returncode is None:
-            each.stop()
+    for server in running:
+        if server.process.returncode is None:
+            server.stop()

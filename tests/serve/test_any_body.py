@@ -32,9 +32,9 @@ def bodies(draw: st.DrawFn) -> tuple[str, object]:
     if draw(st.integers(0, 3)) == 0:
         return path, draw(VALUES)
     kind = draw(st.sampled_from(POSTED[path][1]))
-    known = sorted(field_rules(kind))
-    own = draw(st.dictionaries(st.sampled_from(known) | st.sampled_from(KEYS) | st.text(), VALUES, max_size=2))
-    return path, {key: RIGHT[key] for key in known if key in RIGHT} | own
+    keys = sorted(field_rules(kind))
+    drawn = draw(st.dictionaries(st.sampled_from(keys) | st.sampled_from(KEYS) | st.text(), VALUES, max_size=2))
+    return path, {key: RIGHT[key] for key in keys if key in RIGHT} | drawn
 
 
 @pytest.fixture
@@ -79,8 +79,8 @@ def large(size: int) -> dict[str, tuple[str, bytes, str]]:
     """Bodies of up to so many bytes: a path, the body, and the key of its error."""
     keys = b",".join(b'"%x":0' % number for number in range(size // 10))
 
-    def repeated(each: bytes) -> bytes:
-        return each * min(size // len(each), 1_900_000, 490_000 if each[:1] in b"[{" else size)
+    def repeated(part: bytes) -> bytes:
+        return part * min(size // len(part), 1_900_000, 490_000 if part[:1] in b"[{" else size)
 
     return {
         "strings": ("/v1/embeddings", b'{"input":[%b""]}' % repeated(b'"",'), "input"),

@@ -15,15 +15,15 @@ def test_openai(start, encoder) -> None:
         for encoding in ("float", "base64"):
             answer = client.embeddings.create(model="tiny", input=TEXTS, encoding_format=encoding)
             assert answer.usage.total_tokens == encoder.report.tokens.sum()
-            assert [each.index for each in answer.data] == [0, 1, 2]
+            assert [row.index for row in answer.data] == [0, 1, 2]
             if encoding == "float":
-                assert np.float32([each.embedding for each in answer.data]).tobytes() == expected.tobytes()
+                assert np.float32([row.embedding for row in answer.data]).tobytes() == expected.tobytes()
         answer = client.embeddings.create(model="tiny", input=TEXTS, dimensions=5)  # base64, decoded by the client
-        assert np.float32([each.embedding for each in answer.data]).tobytes() == expected[:, :5].tobytes()
+        assert np.float32([row.embedding for row in answer.data]).tobytes() == expected[:, :5].tobytes()
         ids = encoder.tokenizer.with_special_tokens(TEXTS)
         answer = client.embeddings.create(model="tiny", input=ids)
-        assert np.float32([each.embedding for each in answer.data]).tobytes() == expected.tobytes()
-        assert [each.id for each in client.models.list()] == ["tiny"]
+        assert np.float32([row.embedding for row in answer.data]).tobytes() == expected.tobytes()
+        assert [model.id for model in client.models.list()] == ["tiny"]
         with pytest.raises(openai.NotFoundError, match="there is no model 'ada' here"):
             client.embeddings.create(model="ada", input="a cat")
         with pytest.raises(openai.UnprocessableEntityError) as caught:

@@ -32,7 +32,7 @@ def test_health_models_and_metrics(serving) -> None:
         health = await client.get("/health")
         queue = {"requests": 0, "items": 0, "tokens": 0}
         assert (health.status, health.json) == (200, {"status": "ok", "model": "tiny", "queue": queue})
-        assert [each["id"] for each in (await client.get("/v1/models")).json["data"]] == ["tiny"]
+        assert [model["id"] for model in (await client.get("/v1/models")).json["data"]] == ["tiny"]
         assert health.headers["x-content-type-options"] == "nosniff"
         await client.post("/v1/embeddings", {"input": ["a cat", "a dog"]})
         await client.post("/v1/embeddings", b"no JSON")
@@ -89,14 +89,14 @@ def test_the_description_has_every_path_and_every_key_that_is_read(serving) -> N
             return content["application/json"]["schema"]["oneOf"]
 
         # Of each key a value that is wrong, so that the server says that it knows it.
-        for path, own in ((posted, schema) for posted in POSTED for schema in schemas(posted)):
+        for path, schema in ((posted, schema) for posted in POSTED for schema in schemas(posted)):
             right = {"input": "a", "inputs": "a", "query": "a", "documents": ["a"], "texts": ["a"]}
-            for key in own["properties"]:
-                body = {name: right[name] for name in own["required"]} | {key: {"wrong": 1}}
+            for key in schema["properties"]:
+                body = {name: right[name] for name in schema["required"]} | {key: {"wrong": 1}}
                 answer = await client.post(path, body)
                 assert answer.status == 422
                 assert re.search(rf"\b{key} must be ", answer.body.decode()), (path, key)
-            assert list(own["patternProperties"]) == ["^(metadata|proxy_server_request)$"]
+            assert list(schema["patternProperties"]) == ["^(metadata|proxy_server_request)$"]
 
     serving(test, limits=Limits(items=7))
 
@@ -127,7 +127,7 @@ def test_the_commands_of_the_page_are_answered_as_it_says(minilm: Path, serving)
     async def test(client) -> None:
         answers = [await client.post(url.partition(":8000")[2], body.encode()) for _, url, _, _, _, body in asked]
         assert [answer.status for answer in answers] == [200] * 3
-        ranked = [(each["index"], f"{each['relevance_score']:.2f}") for each in answers[-1].json["results"]]
+        ranked = [(row["index"], f"{row['relevance_score']:.2f}") for row in answers[-1].json["results"]]
         assert ranked == [(1, said[1]), (0, said[2])]
         assert "cat" in json.loads(asked[-1][-1])["documents"][1]
 

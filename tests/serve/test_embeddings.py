@@ -16,8 +16,8 @@ TEXTS = ["the cat sat on the mat", "a dog", "it ran away, unbelievable.", "the h
 def vectors(answer) -> np.ndarray:
     assert answer.status == 200, answer.body
     data = answer.json["data"]
-    assert [each["index"] for each in data] == list(range(len(data)))
-    numbers = [each["embedding"] for each in data]
+    assert [row["index"] for row in data] == list(range(len(data)))
+    numbers = [row["embedding"] for row in data]
     decoded = [np.frombuffer(base64.b64decode(n), "<f4") if isinstance(n, str) else np.float32(n) for n in numbers]
     return np.stack(decoded)
 
@@ -78,8 +78,8 @@ def test_a_prompt_is_put_before_the_texts(serving, encoder, path, key) -> None:
     async def test(client) -> None:
         client.service.model.prompts = {"query": "the dog and ", "document": ""}
         answer = await client.post(path, {key: ["a cat"], "prompt_name": "query"})
-        given = answer.json if key == "inputs" else [answer.json["data"][0]["embedding"]]
-        assert np.float32(given).tobytes() == expected.tobytes()
+        embedded = answer.json if key == "inputs" else [answer.json["data"][0]["embedding"]]
+        assert np.float32(embedded).tobytes() == expected.tobytes()
 
     serving(test)
 
@@ -91,7 +91,7 @@ def test_whoever_else_asks_a_text_has_the_same_bits(serving, encoder) -> None:
     asked = [[" ".join(rng.choices(words, k=rng.randint(1, 10))) for _ in range(rng.randint(1, 9))] for _ in range(40)]
 
     async def test(client) -> None:
-        answers = await asyncio.gather(*(client.post("/v1/embeddings", {"input": each}) for each in asked))
+        answers = await asyncio.gather(*(client.post("/v1/embeddings", {"input": texts}) for texts in asked))
         for texts, answer in zip(asked, answers, strict=True):
             alone = np.concatenate([encoder.encode([text]) for text in texts])
             assert vectors(answer).tobytes() == alone.tobytes()
@@ -133,7 +133,7 @@ def test_a_client_that_leaves_is_not_computed_for(serving) -> None:
         held.go()
         assert await held.begun.get() == ["a house"]
         held.go()
-        assert [(await each).status for each in (first, third)] == [200, 200]
+        assert [(await task).status for task in (first, third)] == [200, 200]
         assert "uwaga_disconnects_total 1.0" in (await client.get("/metrics")).body.decode()
 
     serving(test, hold=True)
@@ -175,13 +175,13 @@ def test_tei_has_the_vectors_of_encode_as_a_list_of_lists(serving, encoder) -> N
             return np.float32(answer.json)
 
         ids = encoder.tokenizer.with_special_tokens(TEXTS)
-        for own in ({}, {"normalize": True}, {"normalize": False}):
-            is_unit = own != {"normalize": False}
+        for how in ({}, {"normalize": True}, {"normalize": False}):
+            is_unit = how != {"normalize": False}
             expected = encoder.encode(TEXTS, normalize=is_unit)
-            assert (await asked(TEXTS, **own)).tobytes() == (await asked(ids, **own)).tobytes() == expected.tobytes()
-            assert (await asked(TEXTS[0], **own)).tobytes() == expected[:1].tobytes()
+            assert (await asked(TEXTS, **how)).tobytes() == (await asked(ids, **how)).tobytes() == expected.tobytes()
+            assert (await asked(TEXTS[0], **how)).tobytes() == expected[:1].tobytes()
             shorter = encoder.encode(TEXTS, normalize=is_unit, truncate_dim=3)
-            np.testing.assert_allclose(await asked(TEXTS, dimensions=3, **own), shorter, rtol=2e-7)
+            np.testing.assert_allclose(await asked(TEXTS, dimensions=3, **how), shorter, rtol=2e-7)
 
     serving(test)
 

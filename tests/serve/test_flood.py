@@ -50,13 +50,13 @@ def test_a_flood_has_the_bits_of_encode_alone(start: Callable, expected: dict[st
         asked = [clients.submit(server.embed, texts) for _ in range(_CLIENTS)]
 
         def are_accepted() -> bool:
-            answered = sum(each.done() for each in asked)  # before the others are counted: none is counted twice
+            answered = sum(task.done() for task in asked)  # before the others are counted: none is counted twice
             return answered + json.loads(server.get("/health"))["queue"]["requests"] >= _CLIENTS
 
         until(are_accepted)
         server.process.send_signal(signal.SIGTERM)
-        for each in asked:
-            assert [row.tobytes() for row in each.result()] == [expected[text] for text in texts]
+        for task in asked:
+            assert [row.tobytes() for row in task.result()] == [expected[text] for text in texts]
     assert server.ended() == (0, "")
 
 

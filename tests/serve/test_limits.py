@@ -89,7 +89,7 @@ def test_a_large_body_holds_up_no_small_one(serving) -> None:
         large = [asyncio.ensure_future(client.post("/v1/embeddings", body)) for _ in range(4)]
         assert (await client.post("/v1/embeddings", {"input": "a dog"})).status == 200
         go.set()
-        assert [(await each).status for each in large] == [200] * 4
+        assert [(await task).status for task in large] == [200] * 4
 
     serving(test)
 

@@ -28,17 +28,17 @@ def test_cohere_and_jina(serving, encoder) -> None:
         asked = {"model": "tiny", "query": QUERY, "documents": PASSAGES}
         for path in ("/v1/rerank", "/v2/rerank"):
             answer = (await client.post(path, asked)).json
-            assert [each["index"] for each in answer["results"]] == order
-            assert all(each.keys() == {"index", "relevance_score"} for each in answer["results"])
-            scores = [each["relevance_score"] for each in answer["results"]]
+            assert [row["index"] for row in answer["results"]] == order
+            assert all(row.keys() == {"index", "relevance_score"} for row in answer["results"])
+            scores = [row["relevance_score"] for row in answer["results"]]
             np.testing.assert_allclose(scores, [expected[index] for index in order], rtol=1e-12)
             assert answer["usage"]["total_tokens"] == 4 + 6 + 8 + 4 + 4
             objects = [{"text": text} for text in PASSAGES]
             top = (await client.post(path, asked | {"documents": objects, "top_n": 2, "return_documents": True})).json
-            assert [each["document"]["text"] for each in top["results"]] == [PASSAGES[index] for index in order[:2]]
-            assert [each["relevance_score"] for each in top["results"]] == scores[:2]
+            assert [row["document"]["text"] for row in top["results"]] == [PASSAGES[index] for index in order[:2]]
+            assert [row["relevance_score"] for row in top["results"]] == scores[:2]
         equal = (await client.post("/v1/rerank", {"query": "a", "documents": ["the cat", "the cat", "the cat"]})).json
-        assert [each["index"] for each in equal["results"]] == [0, 1, 2]
+        assert [row["index"] for row in equal["results"]] == [0, 1, 2]
 
     serving(test)
 
@@ -49,13 +49,13 @@ def test_tei(serving, encoder) -> None:
 
     async def test(client) -> None:
         answer = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES, "return_text": True})).json
-        assert [each["index"] for each in answer] == sorted(range(4), key=lambda index: -expected[index])
-        assert all(each["text"] == PASSAGES[each["index"]] for each in answer)
+        assert [row["index"] for row in answer] == sorted(range(4), key=lambda index: -expected[index])
+        assert all(row["text"] == PASSAGES[row["index"]] for row in answer)
         bare = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES, "raw_scores": True})).json
-        assert [each["score"] for each in bare] == [each["score"] for each in answer]
-        for each in answer:
-            (alone,) = (await client.post("/rerank", {"query": QUERY, "texts": [each["text"]]})).json
-            assert alone["score"] == each["score"]
+        assert [row["score"] for row in bare] == [row["score"] for row in answer]
+        for row in answer:
+            (alone,) = (await client.post("/rerank", {"query": QUERY, "texts": [row["text"]]})).json
+            assert alone["score"] == row["score"]
 
     serving(test)
 
@@ -116,14 +116,14 @@ def test_documents_are_cut_by_their_own_tokens(serving, encoder, reranker, is_cr
             body = {"query": QUERY, "documents": documents} | options
             answer = await client.post("/v2/rerank", body)
             assert answer.status == 200, answer.body
-            listed = {each["index"]: each["relevance_score"] for each in answer.json["results"]}
-            return [listed[index] for index in range(len(documents))]
+            scored = {row["index"]: row["relevance_score"] for row in answer.json["results"]}
+            return [scored[index] for index in range(len(documents))]
 
         assert await scores([long, "a dog"], max_tokens_per_doc=3) == await scores(["the cat sat", "a dog"])
         assert await scores(["a dog "], max_tokens_per_doc=4096) == await scores(["a dog "])
-        each = await scores(parts)
-        assert await scores([long, "a dog"], max_chunks_per_doc=9) == [max(each), *await scores(["a dog"])]
-        assert await scores([long], max_chunks_per_doc=1) == each[:1]
+        of_parts = await scores(parts)
+        assert await scores([long, "a dog"], max_chunks_per_doc=9) == [max(of_parts), *await scores(["a dog"])]
+        assert await scores([long], max_chunks_per_doc=1) == of_parts[:1]
         assert await scores([long], max_chunks_per_doc=9, max_tokens_per_doc=size + 1) == [
             max(await scores([parts[0], words[size]]))
         ]
@@ -145,11 +145,11 @@ def test_a_cross_encoder_ranks_where_there_is_one(serving, encoder, reranker) ->
     async def test(client) -> None:
         expected = reranker.rank(QUERY, PASSAGES)
         answer = (await client.post("/v1/rerank", {"query": QUERY, "documents": PASSAGES})).json["results"]
-        assert [each["index"] for each in answer] == expected.indices.tolist()
-        assert [each["relevance_score"] for each in answer] == expected.scores.tolist()
+        assert [row["index"] for row in answer] == expected.indices.tolist()
+        assert [row["relevance_score"] for row in answer] == expected.scores.tolist()
         raw = reranker.scores([(QUERY, text) for text in PASSAGES], raw=True)
         answer = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES, "raw_scores": True})).json
-        assert {each["index"]: each["score"] for each in answer} == dict(enumerate(raw.tolist()))
+        assert {row["index"]: row["score"] for row in answer} == dict(enumerate(raw.tolist()))
         embedded = (await client.post("/v1/embeddings", {"input": QUERY})).json["data"][0]["embedding"]
         assert np.float32(embedded).tobytes() == encoder.encode([QUERY])[0].tobytes()
         long = "the cat sat on the mat and then it ran away from the house and then"

@@ -24,8 +24,8 @@ def take(queue: FairQueue, most: int) -> list[str]:
 
 def queue_of(*jobs: Job) -> FairQueue:
     queue = FairQueue()
-    for each in jobs:
-        queue.add(each)
+    for job in jobs:
+        queue.add(job)
     return queue
 
 
@@ -75,9 +75,9 @@ def test_a_released_job_holds_no_texts_though_the_queue_has_it() -> None:
         scheduler = Scheduler(wait, step_tokens=1, limit=NO_LIMIT)
         jobs = submitted(scheduler, *(Job([name], [1]) for name in "abc"))
         assert begun.wait(HANG)
-        for each in jobs[:2]:  # the one that is computed, and one that waits
-            scheduler.release(each)
-            assert len(each.items) == len(each.tokens) == 0
+        for job in jobs[:2]:  # the one that is computed, and one that waits
+            scheduler.release(job)
+            assert len(job.items) == len(job.tokens) == 0
         assert scheduler.held == (1, 1, 1)
         go.set()
         assert (await jobs[2].result)[:, 0].tolist() == [1]

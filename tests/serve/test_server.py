@@ -53,7 +53,7 @@ def test_what_was_accepted_before_sigterm_is_answered(start, encoder) -> None:
         accepted.sendall(body)
         answer = reader.read().partition(b"HTTP/1.1 200 OK\r\n")[2]
     data = json.loads(answer.partition(b"\r\n\r\n")[2])["data"]
-    assert np.float32([each["embedding"] for each in data]).tobytes() == encoder.encode(TEXTS).tobytes()
+    assert np.float32([row["embedding"] for row in data]).tobytes() == encoder.encode(TEXTS).tobytes()
     ends_with_a_log_of_one_request(server)
 
 
@@ -71,8 +71,8 @@ linux = pytest.mark.skipif(
 
 
 def children(server: Any) -> set[int]:
-    listed = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
-    return set(map(int, listed.split()))
+    numbers = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
+    return set(map(int, numbers.split()))
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_several_processes_share_the_port_and_one_that_is_ended_is_replaced(star
     # What the processes that ended have counted is not lost.
     assert counted.replace("10.0", "30.0") in server.get("/metrics").decode()
     assert server.stop() == (0, said)
-    assert not any(Path(f"/proc/{each}").exists() for each in seen)
+    assert not any(Path(f"/proc/{process}").exists() for process in seen)
 
 
 @pytest.mark.slow
@@ -120,12 +120,12 @@ def test_processes_end_with_the_one_that_has_started_them(start, number, has_sto
     until(lambda: len(children(server)) == 2)
     server.embed(TEXTS)
     stopped = sorted(children(server))[:has_stopped]
-    for each in stopped:
-        os.kill(each, signal.SIGSTOP)
+    for process in stopped:
+        os.kill(process, signal.SIGSTOP)
     server.process.send_signal(number)
-    for each in stopped:
+    for process in stopped:
         server.process.wait()
-        os.kill(each, signal.SIGCONT)
+        os.kill(process, signal.SIGCONT)
     assert server.ended() == (-number, "")  # their ends of its pipes are closed, too
     listen("127.0.0.1", server.port).close()  # the port is free
 
