@@ -31,8 +31,8 @@ def describe() -> Callable[..., None]:
     def write(folder: Path, *kinds: str, pooling: dict | None = None, sentence: dict | None = None) -> None:
         kinds = kinds or ("Transformer", "Pooling", "Normalize")
         places = {kind: "" if kind == "Transformer" else f"{number}_{kind}" for number, kind in enumerate(kinds)}
-        listed = [{"type": f"sentence_transformers.models.{kind}", "path": place} for kind, place in places.items()]
-        (folder / "modules.json").write_text(json.dumps(listed))
+        modules = [{"type": f"sentence_transformers.models.{kind}", "path": place} for kind, place in places.items()]
+        (folder / "modules.json").write_text(json.dumps(modules))
         if "Pooling" in kinds:
             (folder / places["Pooling"]).mkdir(exist_ok=True)
             (folder / places["Pooling"] / "config.json").write_text(json.dumps(pooling or {"pooling_mode": "mean"}))

@@ -38,13 +38,13 @@ def compared(folder: Path) -> str:
             ours(folder)
         return "refused by transformers too"
     try:
-        own = ours(folder)
+        loaded = ours(folder)
     except CheckpointError as error:
         return "refused" if str(folder) in str(error) else f"an error without a file: {error}"
-    assert own.with_special_tokens(TEXTS) == expected[0]
-    assert [each.ids for each in own.encode(TEXTS, with_offsets=True)] == expected[1]
+    assert loaded.with_special_tokens(TEXTS) == expected[0]
+    assert [encoding.ids for encoding in loaded.encode(TEXTS, with_offsets=True)] == expected[1]
     for text in TEXTS:
-        pair, encoding = truth(text, TEXTS[0], return_token_type_ids=True), own.backend.encode(text, TEXTS[0])
+        pair, encoding = truth(text, TEXTS[0], return_token_type_ids=True), loaded.backend.encode(text, TEXTS[0])
         assert (encoding.ids, encoding.type_ids) == (pair["input_ids"], pair["token_type_ids"])
     return "computed"
 
@@ -126,8 +126,8 @@ def test_published_directories_are_computed(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
     if lists_added:
         added = json.loads((tmp_path / "tokenizer.json").read_text())["added_tokens"]
-        listed = {str(each["id"]): {key: value for key, value in each.items() if key != "id"} for each in added}
-        settings = settings | {"added_tokens_decoder": listed}
+        decoder = {str(token["id"]): {key: value for key, value in token.items() if key != "id"} for token in added}
+        settings = settings | {"added_tokens_decoder": decoder}
     else:
         tokens = {key: value for key, value in settings.items() if key in SPECIAL and value is not None}
         plain = {
@@ -169,8 +169,8 @@ def test_families_and_classes_are_those_of_transformers() -> None:
 def test_every_setting_of_a_class_has_a_rule() -> None:
     for name, kind in KINDS.items():
         maker = getattr(transformers, name)
-        given = inspect.signature(maker.__init__).parameters
-        defaults = {key: each.default for key, each in given.items() if each.default is not inspect.Parameter.empty}
+        parameters = inspect.signature(maker.__init__).parameters
+        defaults = {key: p.default for key, p in parameters.items() if p.default is not inspect.Parameter.empty}
         for key, default in defaults.items():
             if key in kind.switches:
                 assert kind.switches[key] == default, (name, key)
@@ -192,11 +192,11 @@ def test_transformers_reads_no_key_without_a_rule() -> None:
     )
     found += re.findall(r'"(\w+)" (?:not )?in (?:kwargs|init_kwargs|tokenizer_config)', source)
     # What a caller gives, and what is made of files.
-    given = {
+    arguments = {
         "_commit_hash", "_from_auto", "_from_pipeline", "cache_dir", "code_revision", "config", "fix_mistral_regex", "local_files_only",
         "mistral_format", "proxies", "revision", "subfolder", "token", "tokenizer_type", "trust_remote_code", "use_fast",
     }  # fmt: skip
-    assert set(found) - given - set(KEYS) - set(SPECIAL) - {"add_prefix_space", "legacy"} == set()
+    assert set(found) - arguments - set(KEYS) - set(SPECIAL) - {"add_prefix_space", "legacy"} == set()
     files = {base.ADDED_TOKENS_FILE, base.SPECIAL_TOKENS_MAP_FILE, base.TOKENIZER_CONFIG_FILE, base.FULL_TOKENIZER_FILE}
     assert files == {"added_tokens.json", "special_tokens_map.json", "tokenizer_config.json", "tokenizer.json"}
     assert set(backends.TokenizersBackend.vocab_files_names.values()) == {"tokenizer.json", "tokenizer.model"}
@@ -205,8 +205,8 @@ def test_transformers_reads_no_key_without_a_rule() -> None:
 def tables() -> str:
     """The tables of the page. Keys without an effect on the tokens are not in them."""
     parts = ["| keys of `tokenizer_config.json` | what uwaga does |", "| --- | --- |"]
-    rules = sorted({**dict.fromkeys(SPECIAL, "computed"), **KEYS}.items(), key=lambda each: (each[1], each[0]))
-    for rule, same in groupby(rules, lambda each: each[1]):
+    rules = sorted({**dict.fromkeys(SPECIAL, "computed"), **KEYS}.items(), key=lambda pair: (pair[1], pair[0]))
+    for rule, same in groupby(rules, lambda pair: pair[1]):
         keys = [f"`{key}`" for key, _ in same]
         if not rule.startswith("no effect"):
             parts += [f"| {', '.join(keys[at : at + 12])} | {rule} |" for at in range(0, len(keys), 12)]

@@ -37,9 +37,9 @@ PAIRS = [("a cat", "the dog ran away"), ("née", " 木 "), ("a cat", "it sat on 
 def tokenizer() -> Any:
     """A token for each byte, and special ones around a text that has none."""
     result = byte_tokenizer(*SPECIAL)
-    around = [(token, result.token_to_id(token)) for token in ("<s>", "</s>")]
+    special = [(token, result.token_to_id(token)) for token in ("<s>", "</s>")]
     result.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=around
+        single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=special
     )
     return result
 

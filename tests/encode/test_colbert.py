@@ -70,15 +70,15 @@ def agrees(folder: Path, **options: Any) -> TextEncoder:
     for task, texts in (("query", QUERIES), ("document", DOCUMENTS), (None, DOCUMENTS)):
         name = "encode" if task is None else f"encode_{task}"
 
-        def theirs(each: MultiVectorEncoder, name: str = name, texts: list[str] = texts) -> list[torch.Tensor]:
-            return [getattr(each, name)([text])[0].cpu() for text in texts]
+        def theirs(peer: MultiVectorEncoder, name: str = name, texts: list[str] = texts) -> list[torch.Tensor]:
+            return [getattr(peer, name)([text])[0].cpu() for text in texts]
 
-        own = encoder.encode(texts, output="tokens", task=task, **options)
-        assert own.lengths.tolist() == [len(their) for their in theirs(model)]
-        assert_as_exact(own.values, torch.cat(theirs(model)), lambda theirs=theirs: torch.cat(theirs(exact)))
+        ours = encoder.encode(texts, output="tokens", task=task, **options)
+        assert ours.lengths.tolist() == [len(their) for their in theirs(model)]
+        assert_as_exact(ours.values, torch.cat(theirs(model)), lambda theirs=theirs: torch.cat(theirs(exact)))
         for number, text in enumerate(texts):
             assert torch.equal(
-                encoder.encode([text], output="tokens", task=task, **options).values, own.to_list()[number]
+                encoder.encode([text], output="tokens", task=task, **options).values, ours.to_list()[number]
             )
     return encoder
 
@@ -107,8 +107,8 @@ def write_pylate(folder: Path, **settings: object) -> Path:
     kept = {name: config[name] for name in ("in_features", "out_features", "bias", "activation_function")}
     (folder / "1_Dense" / "config.json").write_text(json.dumps(kept))
     modules = [("", "sentence_transformers.models.Transformer"), ("1_Dense", "pylate.models.Dense.Dense")]
-    listed = [{"idx": n, "name": str(n), "path": path, "type": kind} for n, (path, kind) in enumerate(modules)]
-    (folder / "modules.json").write_text(json.dumps(listed))
+    entries = [{"idx": n, "name": str(n), "path": path, "type": kind} for n, (path, kind) in enumerate(modules)]
+    (folder / "modules.json").write_text(json.dumps(entries))
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 31, "do_lower_case": False}))
     of_pylate = {
         "model_type": "ColBERT", "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "MaxSim",
@@ -181,7 +181,7 @@ def test_similarity_is_theirs(make, similarity: str) -> None:
         encoder.encode(texts, output="tokens", task=task)
         for task, texts in (("query", WORDS[:12]), ("document", [*DOCUMENTS, *WORDS[:12]]))
     )
-    own = torch.from_numpy(encoder.similarity(queries, documents))
+    ours = torch.from_numpy(encoder.similarity(queries, documents))
     lists = queries.to_list(), documents.to_list()
 
     def theirs(dtype: torch.dtype) -> torch.Tensor:
@@ -190,7 +190,7 @@ def test_similarity_is_theirs(make, similarity: str) -> None:
 
     by = queries.lengths[:, None] if similarity == "meanmaxsim" else 1
     exact = uwaga.maxsim(queries.with_values(queries.values.double()), documents.with_values(documents.values.double()))
-    assert_as_exact(own, theirs(torch.float32), lambda: exact / by)
+    assert_as_exact(ours, theirs(torch.float32), lambda: exact / by)
 
 
 def test_the_report_counts_what_the_model_reads(make) -> None:

@@ -87,11 +87,11 @@ def test_prefixed_names_in_shards_are_the_same_model(folder: Path) -> None:
     prefix = family_of(load(folder).config.model_type, "").prefix
     tensors = {prefix + name: x for name, x in load_file(folder / "model.safetensors").items()}
     (folder / "model.safetensors").unlink()
-    listed = {name: f"model-0000{1 + n % 2}-of-00002.safetensors" for n, name in enumerate(sorted(tensors))}
-    for file in set(listed.values()):
-        own = {name: x for name, x in tensors.items() if listed[name] == file}
-        save_file(own, folder / file, metadata={"format": "pt"})
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": listed}))
+    files = {name: f"model-0000{1 + n % 2}-of-00002.safetensors" for n, name in enumerate(sorted(tensors))}
+    for file in set(files.values()):
+        part = {name: x for name, x in tensors.items() if files[name] == file}
+        save_file(part, folder / file, metadata={"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
     assert np.array_equal(TextEncoder.load(folder).encode(TEXTS), expected)
 
 

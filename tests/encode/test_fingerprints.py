@@ -45,9 +45,9 @@ def test_files_that_have_not_changed_are_not_read_again(tmp_path: Path, monkeypa
 def test_any_file_changes_it_and_so_does_one_that_appears(tmp_path: Path, place: str) -> None:
     """Files of every name, in every folder that modules.json names."""
     heads = ["1_Pooling", "head", "10_Dense", "deep/2_Dense"]
-    listed = [{"type": "sentence_transformers.models.Any", "path": path} for path in (place, *heads)]
-    (tmp_path / "modules.json").write_text(json.dumps(listed))
-    own = [
+    modules = [{"type": "sentence_transformers.models.Any", "path": path} for path in (place, *heads)]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    names = [
         "config.json",
         "model.safetensors",
         "tokenizer.json",
@@ -66,7 +66,7 @@ def test_any_file_changes_it_and_so_does_one_that_appears(tmp_path: Path, place:
         "sentence_roberta_config.json",
         "preprocessor_config.json",
     ]
-    files = ["config_sentence_transformers.json", *(f"{place}/{name}" for name in own)]
+    files = ["config_sentence_transformers.json", *(f"{place}/{name}" for name in names)]
     files += [f"{head}/{name}" for head in heads for name in ("config.json", "model.safetensors", "pytorch_model.bin")]
     seen = [fingerprint(tmp_path)]
     for content in (b"", b"changed"):
@@ -90,15 +90,15 @@ def test_it_has_every_file_that_a_load_opens(kind: str, folder: Path, describe) 
         (folder / "model.safetensors").unlink()
         names = sorted(weights)
         parts = {"one.safetensors": names[:5], "two.safetensors": names[5:]}
-        for file, own in parts.items():
-            save_file({name: weights[name] for name in own}, folder / file)
-        listed = {name: file for file, own in parts.items() for name in own}
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+        for file, part in parts.items():
+            save_file({name: weights[name] for name in part}, folder / file)
+        weight_map = {name: file for file, part in parts.items() for name in part}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     elif kind == "modules":
         describe(folder, "Transformer", "Pooling", "Dense")
-        listed = json.loads((folder / "modules.json").read_text())
-        listed[-1]["path"] = "deep/head"
-        (folder / "modules.json").write_text(json.dumps(listed))
+        modules = json.loads((folder / "modules.json").read_text())
+        modules[-1]["path"] = "deep/head"
+        (folder / "modules.json").write_text(json.dumps(modules))
         (folder / "deep" / "head").mkdir(parents=True)
         (folder / "deep" / "head" / "config.json").write_text(json.dumps({"in_features": 16, "out_features": 2}))
         head = {"linear.weight": torch.ones(2, 16), "linear.bias": torch.ones(2)}

@@ -99,9 +99,9 @@ def test_scores_are_those_of_sentence_transformers(write) -> None:
     folder = write(tied=False)
     reranker = assert_scores_are_theirs(folder, [*PAIRS, LONG])
     ranked = CrossEncoder(str(folder), device="cpu").rank(QUERY, PASSAGES, show_progress_bar=False)
-    own = reranker.rank(QUERY, PASSAGES)
-    assert own.indices.tolist() == [each["corpus_id"] for each in ranked]
-    np.testing.assert_allclose(own.scores, [each["score"] for each in ranked], rtol=2e-5)
+    ours = reranker.rank(QUERY, PASSAGES)
+    assert ours.indices.tolist() == [row["corpus_id"] for row in ranked]
+    np.testing.assert_allclose(ours.scores, [row["score"] for row in ranked], rtol=2e-5)
 
 
 # What real templates do with the texts of a pair; test_template_language.py has the language.
@@ -114,11 +114,11 @@ TEMPLATES = {
 
 def compare_some(folder: Path, *more: tuple[str, str]) -> None:
     """Compare few scores, of which those of other texts differ by tenths at least."""
-    listed = [*PAIRS[:8], *more]
+    pairs = [*PAIRS[:8], *more]
     raw = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False}
     model = CrossEncoder(str(folder), device="cpu")
-    theirs = np.concatenate([model.predict([pair], **raw) for pair in listed])
-    ours = Reranker.load(folder).scores(listed, overflow="truncate", raw=True)
+    theirs = np.concatenate([model.predict([pair], **raw) for pair in pairs])
+    ours = Reranker.load(folder).scores(pairs, overflow="truncate", raw=True)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
 
 
@@ -133,8 +133,8 @@ def named(folder: Path, place: str) -> None:
     other = "{% for m in messages %}no {{ m.content }}{% endfor %}"
     (folder / "chat_template.jinja").unlink()
     if place == "list":
-        listed = [{"name": "tool_use", "template": other}, {"name": "default", "template": JINJA}]
-        (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": listed}))
+        templates = [{"name": "tool_use", "template": other}, {"name": "default", "template": JINJA}]
+        (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": templates}))
         return
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": other}))
     (folder / "additional_chat_templates").mkdir()
@@ -192,7 +192,7 @@ def test_a_template_that_carries_no_pair_is_that_of_the_card(write, instruction:
         CrossEncoder(str(folder), device="cpu").predict([(QUERY, "it")])
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ids = [tokenizer.convert_tokens_to_ids(word) for word in ("yes", "no")]
-    listed = PAIRS
+    pairs = PAIRS
     # The three parts of the card: what is before "<Instruct>", the pair, and what is after it.
     start, rest = CARD.split("<Instruct>")
     middle, end = rest.split("<|im_end|>")[0], "<|im_end|>" + rest.split("<|im_end|>", 1)[1]
@@ -200,7 +200,7 @@ def test_a_template_that_carries_no_pair_is_that_of_the_card(write, instruction:
     def theirs(dtype: torch.dtype) -> Tensor:
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
         results = []
-        for query, passage in listed:
+        for query, passage in pairs:
             filled = "<Instruct>" + middle.format(instruction=instruction or INSTRUCTION, query=query, document=passage)
             numbers = [
                 number for part in (start, filled, end) for number in tokenizer.encode(part, add_special_tokens=False)
@@ -213,27 +213,27 @@ def test_a_template_that_carries_no_pair_is_that_of_the_card(write, instruction:
     ours = Reranker.load(folder, instruction=instruction)
     assert "its chat template carries no pair" in ours.explain().reason
     assert_as_exact(
-        torch.from_numpy(ours.scores(listed, raw=True)), theirs(torch.float32), lambda: theirs(torch.float64)
+        torch.from_numpy(ours.scores(pairs, raw=True)), theirs(torch.float32), lambda: theirs(torch.float64)
     )
 
 
 def test_a_pair_has_the_same_bits_alone_in_bfloat16(write) -> None:
     reranker = Reranker.load(write(), dtype=torch.bfloat16)
-    listed = [*[(QUERY, passage) for passage in PASSAGES], *PAIRS]
-    alone = [reranker.scores([pair])[0] for pair in listed]
-    assert reranker.scores(listed).tobytes() == np.float32(alone).tobytes()
+    pairs = [*[(QUERY, passage) for passage in PASSAGES], *PAIRS]
+    alone = [reranker.scores([pair])[0] for pair in pairs]
+    assert reranker.scores(pairs).tobytes() == np.float32(alone).tobytes()
     assert reranker.scores([]).shape == (0,)
 
 
 def test_modules_prompts_and_activations_of_sentence_transformers(write) -> None:
-    folder, listed = write(), [(QUERY, passage) for passage in PASSAGES]
+    folder, pairs = write(), [(QUERY, passage) for passage in PASSAGES]
     modules = [Transformer(str(folder), transformer_task="text-generation"), LogitScore(300, None)]
     prompts = {"prompts": {"cat": "Find the cat"}, "default_prompt_name": "cat"}
     identity = {"activation_fn": torch.nn.Identity()}
     saved = save_modules(folder.parent / "saved", *modules, reader=CrossEncoder, **prompts, **identity)
     ours = Reranker.load(saved)
     assert not ours.has_sigmoid
-    scores = ours.scores(listed)
-    np.testing.assert_allclose(scores, CrossEncoder(str(saved), device="cpu").predict(listed), rtol=1e-4, atol=1e-5)
+    scores = ours.scores(pairs)
+    np.testing.assert_allclose(scores, CrossEncoder(str(saved), device="cpu").predict(pairs), rtol=1e-4, atol=1e-5)
     told = Reranker.load(saved, instruction="Find the cat")
-    assert told.scores(listed).tobytes() == scores.tobytes()
+    assert told.scores(pairs).tobytes() == scores.tobytes()

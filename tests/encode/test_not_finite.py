@@ -58,7 +58,7 @@ def test_in_another_dtype_there_is_something_to_do(folder: Path) -> None:
 def test_such_texts_are_left_out_as_others_that_cannot_be_encoded(spoilt: TextEncoder) -> None:
     texts = [*TEXTS, ""]
     encoded = list(spoilt.stream([texts[:2], texts[2:]], skip_invalid=True))
-    assert [(each.document, each.reason) for part in encoded for each in part.invalid] == [
+    assert [(row.document, row.reason) for part in encoded for row in part.invalid] == [
         (1, REASON), (3, REASON), (4, "is empty")
     ]  # fmt: skip
     assert np.array_equal(np.concatenate([part.vectors for part in encoded]), spoilt.encode(GOOD))
@@ -66,7 +66,7 @@ def test_such_texts_are_left_out_as_others_that_cannot_be_encoded(spoilt: TextEn
     (windows,) = spoilt.stream(
         [["it sat on a mat then and then a dog ran", "it"]], overflow="windows", skip_invalid=True
     )
-    assert [each.document for each in windows.invalid] == [0]  # one of its windows
+    assert [row.document for row in windows.invalid] == [0]  # one of its windows
     assert np.array_equal(windows.vectors, spoilt.encode(["it"]))
     (tokens,) = spoilt.stream([texts], output="tokens", skip_invalid=True)
     assert torch.equal(tokens.values, spoilt.encode(GOOD, output="tokens").values)

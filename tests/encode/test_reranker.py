@@ -20,12 +20,12 @@ from tiny_tokenizer import PAIR, write_tokenizer  # noqa: E402
 
 _WIDE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 _DECODER = _WIDE | {"num_key_value_heads": 2}
-OWN, PACKED, ONE_BY_ONE = "uwaga", "transformers, packed", "transformers, one by one"
+UWAGA, PACKED, ONE_BY_ONE = "uwaga", "transformers, packed", "transformers, one by one"
 # By name: the family, its settings, how it runs, and whether its tokenizer says that it takes token types.
 CASES: dict[str, tuple[str, dict, str, bool]] = {
-    "bert": ("bert", _WIDE, OWN, True),
-    "roberta": ("roberta", _WIDE | {"max_position_embeddings": 65, "type_vocab_size": 1}, OWN, False),
-    "distilbert": ("distilbert", {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 4}, OWN, False),
+    "bert": ("bert", _WIDE, UWAGA, True),
+    "roberta": ("roberta", _WIDE | {"max_position_embeddings": 65, "type_vocab_size": 1}, UWAGA, False),
+    "distilbert": ("distilbert", {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 4}, UWAGA, False),
     "deberta": ("deberta-v2", _WIDE | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}, ONE_BY_ONE, True),
     "modernbert": ("modernbert", _WIDE | {"local_attention": 6}, PACKED, False),
     "modernbert mean": ("modernbert", _WIDE | {"classifier_pooling": "mean"}, PACKED, False),
@@ -75,8 +75,8 @@ def test_bfloat16_has_the_same_bits_alone(make: Callable) -> None:
 class OfWeights(transformers.ModernBertForSequenceClassification):
     """Its number depends on a weight of the body."""
 
-    def forward(self, input_ids: torch.Tensor, **given: Any) -> Any:
-        output = super().forward(input_ids, **given)
+    def forward(self, input_ids: torch.Tensor, **options: Any) -> Any:
+        output = super().forward(input_ids, **options)
         output.logits = output.logits + self.model.embeddings.tok_embeddings.weight[0, 0]
         return output
 
@@ -84,9 +84,9 @@ class OfWeights(transformers.ModernBertForSequenceClassification):
 class Twice(transformers.ModernBertForSequenceClassification):
     """Its body runs again, on the tokens in reverse."""
 
-    def forward(self, input_ids: torch.Tensor, **given: Any) -> Any:
-        output = super().forward(input_ids, **given)
-        output.logits = output.logits + super().forward(input_ids.flip(1), **given).logits
+    def forward(self, input_ids: torch.Tensor, **options: Any) -> Any:
+        output = super().forward(input_ids, **options)
+        output.logits = output.logits + super().forward(input_ids.flip(1), **options).logits
         return output
 
 

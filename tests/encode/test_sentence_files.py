@@ -83,8 +83,8 @@ def test_every_key_that_a_model_reads_has_a_rule() -> None:
     assert len(tuples) == 2
     keys |= set(re.findall(r'"(\w+)"', "".join(tuples))) | {"model_type"}
     assert keys - set(FILES["config_sentence_transformers.json"]) == {"sentence_transformers"}  # of __version__
-    listed = set(re.findall(r'\bmodule_config(?:\.get\(|\[)"(\w+)"', Path(base_model.__file__).read_text()))
-    assert listed | {"idx"} == set(FILES["modules.json"])
+    module_keys = set(re.findall(r'\bmodule_config(?:\.get\(|\[)"(\w+)"', Path(base_model.__file__).read_text()))
+    assert module_keys | {"idx"} == set(FILES["modules.json"])
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,12 @@ def test_every_key_that_a_model_reads_has_a_rule() -> None:
 def test_modules_in_their_old_and_new_spelling(tmp_path: Path, pooling: dict | None, modes: tuple[str, ...]) -> None:
     assert sentence_files.modules(tmp_path) == sentence_files.SentenceModules(transformer=tmp_path, is_listed=False)
     kinds = {"": "models.Transformer", "1": "sentence_transformer.modules.pooling.Pooling", "2": "models.Dense"}
-    listed = [
+    modules = [
         {"path": path, "type": f"sentence_transformers.{kind}"}
         for path, kind in kinds.items()
         if pooling or path != "1"
     ]
-    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "config.json").write_text(json.dumps(pooling))
     others = (("Dense", tmp_path / "2"),)

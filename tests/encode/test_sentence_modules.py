@@ -86,7 +86,7 @@ def test_a_width_that_is_asked_for(make: Callable) -> None:
     unit = model.encode(TEXTS, truncate_dim=5, normalize_embeddings=True)
     assert np.allclose(encoder.encode(TEXTS, normalize=True), unit, atol=1e-6)
     assert (np.linalg.norm(encoder.encode(TEXTS), axis=1) < 0.99).all()
-    (stream,) = (each.vectors for each in encoder.stream(TEXTS, truncate_dim=4))
+    (stream,) = (part.vectors for part in encoder.stream(TEXTS, truncate_dim=4))
     assert np.array_equal(stream, TextEncoder.load(folder).encode(TEXTS, truncate_dim=4))
 
 
@@ -110,10 +110,10 @@ def test_similarity_is_that_of_the_model(make: Callable, name: str | None) -> No
     folder = make(Pooling(16), similarity_fn_name=name)
     model, encoder = peer.SentenceTransformer(str(folder), device="cpu"), TextEncoder.load(folder)
     vectors = encoder.encode(TEXTS)
-    own = encoder.similarity(vectors, vectors[:4])
-    assert (own.shape, own.dtype) == ((6, 4), np.float32)
+    ours = encoder.similarity(vectors, vectors[:4])
+    assert (ours.shape, ours.dtype) == ((6, 4), np.float32)
     exact = lambda: model.similarity(torch.from_numpy(vectors).double(), torch.from_numpy(vectors[:4]).double())  # noqa: E731
-    assert np.allclose(own, exact().numpy(), rtol=1e-5, atol=1e-5)
+    assert np.allclose(ours, exact().numpy(), rtol=1e-5, atol=1e-5)
 
 
 def test_a_prompt_that_fills_a_window_leaves_nothing_to_pool(make: Callable) -> None:

@@ -35,15 +35,15 @@ def by_hand(folder: Path, text: str, spans: list[tuple[int, int]], *, prompt: st
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     read = tokenizer(prompt + text, return_offsets_mapping=True, return_tensors="pt", truncation=False)
-    offsets = [tuple(each) for each in read.pop("offset_mapping")[0].tolist()]
+    offsets = [tuple(pair) for pair in read.pop("offset_mapping")[0].tolist()]
 
     def pooled(model: nn.Module) -> torch.Tensor:
         with torch.no_grad():
             states_TM = model(**read).last_hidden_state[0]
         rows = []
         for start, stop in spans:
-            own = [n for n, (a, b) in enumerate(offsets) if b > a and start <= a - len(prompt) < stop]
-            rows.append(states_TM[own].mean(0))
+            inside = [n for n, (a, b) in enumerate(offsets) if b > a and start <= a - len(prompt) < stop]
+            rows.append(states_TM[inside].mean(0))
         return torch.stack(rows)
 
     return pooled
@@ -54,12 +54,12 @@ def agrees(encoder: TextEncoder, texts: list[str], spans: list[list[tuple[int, i
 
     folder = encoder.config.folder
     model = AutoModel.from_pretrained(folder).eval()
-    pooled = [by_hand(folder, text, each, **options) for text, each in zip(texts, spans, strict=True)]
-    own = encoder.encode(texts, spans=spans, **options)
-    assert own.lengths.tolist() == list(map(len, spans))
+    pooled = [by_hand(folder, text, ranges, **options) for text, ranges in zip(texts, spans, strict=True)]
+    ours = encoder.encode(texts, spans=spans, **options)
+    assert ours.lengths.tolist() == list(map(len, spans))
     exact = copy.deepcopy(model).double()
     assert_as_exact(
-        own.values, torch.cat([each(model) for each in pooled]), lambda: torch.cat([each(exact) for each in pooled])
+        ours.values, torch.cat([mean(model) for mean in pooled]), lambda: torch.cat([mean(exact) for mean in pooled])
     )
 
 
@@ -85,11 +85,11 @@ def test_white_space_that_a_token_begins_with_is_passed_over() -> None:
     text = "a cat\n\nsat"
     offsets = [(0, 1), (1, 5), (5, 6), (6, 7), (7, 10)]
     found = span_tokens(text, [(0, 2), (2, 5), (5, 7), (7, 10)], offsets, 0)
-    assert [each.tolist() for each in found] == [[0], [1], [2, 3], [4]]
+    assert [tokens.tolist() for tokens in found] == [[0], [1], [2, 3], [4]]
     # "to: " before it: one token ends in the prompt, and one is of both.
     moved = [(0, 3), (3, 5), *((start + 4, stop + 4) for start, stop in offsets[1:])]
     found = span_tokens(text, [(0, 2), (2, 5)], moved, 4)
-    assert [each.tolist() for each in found] == [[1], [2]]
+    assert [tokens.tolist() for tokens in found] == [[1], [2]]
 
 
 @pytest.mark.parametrize(
@@ -119,18 +119,18 @@ def test_a_text_has_the_same_bits_alone(
 def test_long_texts_are_read_in_windows_and_keep_the_states_of_the_first(encoder: TextEncoder) -> None:
     long = " ".join([TEXT.replace("\n\n", " ")] * 4)
     spans = split_spans(long, "sentence")
-    own = encoder.encode([TEXT, long], spans="sentence", overflow="windows", overlap=7, tokens_per_batch=50)
+    ours = encoder.encode([TEXT, long], spans="sentence", overflow="windows", overlap=7, tokens_per_batch=50)
     assert set(encoder.report.windows.tolist()) == {1, 3}
     # By hand, from the states of the windows as output="tokens" gives them.
     states = encoder.encode([long], output="tokens", overflow="windows", overlap=7).to_list()
     (tokens,) = encoder.tokenizer.encode([long], with_offsets=True)
     windows = [len(state) - 2 for state in states]
     assert sum(windows) - 7 * (len(windows) - 1) == len(tokens) == 92
-    kept = torch.cat([each[1 if n == 0 else 8 : -1] for n, each in enumerate(states)])
-    for row, (start, stop) in zip(own.to_list()[1], spans, strict=True):
+    kept = torch.cat([state[1 if n == 0 else 8 : -1] for n, state in enumerate(states)])
+    for row, (start, stop) in zip(ours.to_list()[1], spans, strict=True):
         inside = [n for n, (first, _) in enumerate(tokens.offsets) if start <= first < stop]
         torch.testing.assert_close(row, kept[inside].mean(0), rtol=2e-6, atol=2e-6)
-    assert torch.equal(encoder.encode(long, spans="sentence", overflow="windows", overlap=7).values, own.to_list()[1])
+    assert torch.equal(encoder.encode(long, spans="sentence", overflow="windows", overlap=7).values, ours.to_list()[1])
 
 
 def test_heads_lengths_and_widths_are_those_of_encode(encoder: TextEncoder, describe) -> None:

@@ -332,8 +332,8 @@ def test_random_templates_are_rendered_as_by_transformers(examples: int) -> None
         max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
     )
     @given(TEMPLATES)
-    def each(source: str) -> None:
+    def compare_one(source: str) -> None:
         compare(source, seen)
 
-    each()
+    compare_one()
     assert seen["computed"] > examples // 3, seen

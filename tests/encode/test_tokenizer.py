@@ -103,7 +103,7 @@ def test_the_tokenizer_of_a_model_by_its_name_its_directory_and_itself() -> None
     ids = tokenizer(bard).encode(text).ids
     assert tokenizer(bard).decode(ids) == text
     assert generate(bard, [text], max_new_tokens=8) == [
-        tokenizer(bard).decode(each) for each in generate(bard, [ids], max_new_tokens=8)
+        tokenizer(bard).decode(row) for row in generate(bard, [ids], max_new_tokens=8)
     ]
     assert tokenizer("bard", decoder=True).to_str() == expected
     assert tokenizer("speller", decoder=True).encode("K AE T").tokens == ["K", "AE", "T", "</s>"]
@@ -135,7 +135,7 @@ def test_characters_that_a_vocabulary_lacks(model: str, text: str, unknown: list
 def test_texts_with_unknown_characters_are_a_warning() -> None:
     with pytest.warns(UserWarning, match="no token") as result:
         generate(load("speller"), ["cat", "😀"])
-    assert [str(each.message) for each in result] == [
+    assert [str(warning.message) for warning in result] == [
         "generate: prompt 1: the model has no token for '😀': it cannot tell what is written there"
     ]
     assert result[0].filename == __file__

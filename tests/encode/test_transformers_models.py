@@ -56,7 +56,7 @@ CASES: dict[str, tuple[str, dict, str, str]] = {
     "experts": ("mixtral", _DECODER | {"num_local_experts": 4}, ONE_BY_ONE, "which may give a text other bits beside others"),
     "umt5": ("umt5", {"d_model": 32, "d_ff": 48, "d_kv": 8, "num_layers": 2, "num_heads": 4}, ONE_BY_ONE, "makes a bias of the whole row"),
 }  # fmt: skip
-OWN = ", ".join(model_types())
+OUR_TYPES = ", ".join(model_types())
 _WITHOUT = {("xlnet", "max_position_embeddings")}  # there is no limit
 # XLNet and Funnel tell the last and the first special token apart by a type of its own.
 _TYPED = {"funnel": "[CLS]:2 $A:0 [SEP]:0", "xlnet": "$A:0 [SEP]:0 [CLS]:2"}
@@ -71,8 +71,8 @@ def make(tmp_path: Path) -> Callable[[str], Path]:
         folder = tmp_path / "transformer"
         shared = {"vocab_size": 64, "type_vocab_size": 3, "max_position_embeddings": 64}
         ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
-        given = {name: x for name, x in (shared | ids | settings).items() if (case, name) not in _WITHOUT}
-        model = save_model(folder, family, "UMT5EncoderModel" if family == "umt5" else "AutoModel", **given)
+        values = {name: x for name, x in (shared | ids | settings).items() if (case, name) not in _WITHOUT}
+        model = save_model(folder, family, "UMT5EncoderModel" if family == "umt5" else "AutoModel", **values)
         types = ["token_type_ids"] if case in _TYPED else []  # as the tokenizers of these families say
         named = {"model_input_names": ["input_ids", *types, "attention_mask"]}
         single = _TYPED.get(case, "[CLS] $A [SEP]")
@@ -200,7 +200,7 @@ def test_a_directory_in_float16_is_computed_in_float32(make: Callable[[str], Pat
     truth = peer.SentenceTransformer(str(saved), device="cpu").double().encode(TEXTS, batch_size=1)
     encoder = TextEncoder.load(saved)
     assert {x.dtype for x in encoder.model.parameters()} == {torch.float32}
-    ours, others = (np.abs(each - truth).max() for each in (encoder.encode(TEXTS), theirs.encode(TEXTS, batch_size=1)))
+    ours, others = (np.abs(rows - truth).max() for rows in (encoder.encode(TEXTS), theirs.encode(TEXTS, batch_size=1)))
     assert ours < 1e-5 < others
 
 
