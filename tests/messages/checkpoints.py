@@ -74,14 +74,14 @@ def old_pickle(folder: Path) -> Transformer:
     return load(folder)
 
 
-def sharded(folder: Path, listed: object, single: bool = False) -> Path:
-    """A BERT in two files; listed: what their index says of the second one."""
+def sharded(folder: Path, place: object, single: bool = False) -> Path:
+    """A BERT in two files; place: what their index says of the second one."""
     save(bert(), folder)
     weights = load_file(folder / "model.safetensors")
     names = sorted(weights)
     save_file({name: weights[name] for name in names[:9]}, folder / "a.safetensors")
     save_file({name: weights[name] for name in names[9:]} | {"extra": torch.zeros(2)}, folder / "b.safetensors")
-    files = dict.fromkeys(names[:9], "a.safetensors") | dict.fromkeys([*names[9:], "extra"], listed)
+    files = dict.fromkeys(names[:9], "a.safetensors") | dict.fromkeys([*names[9:], "extra"], place)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
     if not single:
         (folder / "model.safetensors").unlink()
@@ -98,9 +98,9 @@ def offline(patch: Any) -> Transformer:
     return load("somebody/something")
 
 
-def modules(folder: Path, listed: object, pooling: object = None, settings: object = None) -> None:
+def modules(folder: Path, entries: object, pooling: object = None, settings: object = None) -> None:
     """Read a modules.json; pooling: in config.json of each module; settings: of the transformer."""
-    (folder / "modules.json").write_text(json.dumps(listed))
+    (folder / "modules.json").write_text(json.dumps(entries))
     for name in ("Pooling", "Normalize"):
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(json.dumps(pooling or {}))

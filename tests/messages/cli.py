@@ -42,8 +42,8 @@ def recording(folder: Path) -> Path:
     return folder / "a.safetensors"
 
 
-def view(model: Path, *arguments: object, **given: bytes) -> None:
-    run("view", *arguments, "--model", model, **given)
+def view(model: Path, *arguments: object, **options: bytes) -> None:
+    run("view", *arguments, "--model", model, **options)
 
 
 def of_picture(patch: pytest.MonkeyPatch, folder: Path, *arguments: object) -> None:

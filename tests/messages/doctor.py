@@ -25,7 +25,7 @@ class FindingError(Exception):
 def show(findings: Iterable[tuple]) -> None:
     """Raise findings, as `doctor` yields them, without the figures of this machine."""
     read = [doctor.Finding("", *finding) for finding in findings]
-    lines = [f"{each.value} ({each.status})" + f": {each.why}" * bool(each.why) for each in read]
+    lines = [f"{finding.value} ({finding.status})" + f": {finding.why}" * bool(finding.why) for finding in read]
     raise FindingError(re.sub(r"\d+ GFLOP/s of a float32 peak of \d+", "SPEED", "\n".join(lines)))
 
 
@@ -35,7 +35,7 @@ def find(*names: str, **variables: str) -> None:
         for name, value in variables.items():
             patch.setenv(name, value)
         topics = {name.partition("/")[0] for name in names}
-        found = {f"{topic}/{each.name}": each[1:] for topic in topics for each in doctor.findings_of(topic)}
+        found = {f"{topic}/{finding.name}": finding[1:] for topic in topics for finding in doctor.findings_of(topic)}
     show(found[name] for name in names)
 
 

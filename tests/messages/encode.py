@@ -89,8 +89,8 @@ def saved(folder: Path, *modules: torch.nn.Module, **settings: Any) -> Path:
 def multi_vector(model: Path, folder: Path, files: Mapping[str, Any] = {}, **options: Any) -> Path:
     """Write a ColBERT model as sentence-transformers saves it."""
     body = Transformer(str(changed(model, folder, {TOKENIZER: {"mask_token": "[MASK]"}})), **options)
-    each = {"module_input_name": "token_embeddings"}
-    tail = [Dense(16, 8, **each), Normalize(**each), MultiVectorMask(skiplist_words=["."])]
+    reads = {"module_input_name": "token_embeddings"}
+    tail = [Dense(16, 8, **reads), Normalize(**reads), MultiVectorMask(skiplist_words=["."])]
     written = saved(folder, body, *tail, reader=sentence_transformers.MultiVectorEncoder)
     for name, content in files.items():
         put(written / name, content)
@@ -176,15 +176,15 @@ BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "u
 TABLE = struct.pack("<I", 1024) + bytes(1024) + b"y" * 500 + b"\0"
 
 
-def around(single: list, ids: list[int], tokens: list[str]) -> dict:
+def template(single: list, ids: list[int], tokens: list[str]) -> dict:
     pair = [TEXT, {"Sequence": {"id": "B", "type_id": 1}}]
     special = {"x": {"id": "x", "ids": ids, "tokens": tokens}}
     return {"post_processor": {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}}
 
 
-def steps(kind: str, *each: dict) -> dict:
+def steps(kind: str, *parts: dict) -> dict:
     name = {"pre_tokenizer": "pretokenizers", "post_processor": "processors"}.get(kind, f"{kind}s")
-    return {kind: {"type": "Sequence", name: list(each)}}
+    return {kind: {"type": "Sequence", name: list(parts)}}
 
 
 def of_words(**model: Any) -> dict:

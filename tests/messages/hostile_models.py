@@ -29,5 +29,5 @@ def replaced(folder: Path, patch: pytest.MonkeyPatch) -> None:
     other = folder / "other"
     other.write_bytes(path.read_bytes())
     theirs = safetensors.safe_open
-    patch.setattr(safetensors, "safe_open", lambda *given, **named: other.replace(path) and theirs(*given, **named))
+    patch.setattr(safetensors, "safe_open", lambda *args, **named: other.replace(path) and theirs(*args, **named))
     load(folder / "model")

@@ -225,9 +225,9 @@ def late() -> Recording:
     return result
 
 
-def score(*where: object, of: nn.Module = GPT2, given: object = IDS, **options: object) -> object:
+def score(*where: object, of: nn.Module = GPT2, inputs: object = IDS, **options: object) -> object:
     with torch.no_grad():
-        return score_attribution(of, given, *where, **options)
+        return score_attribution(of, inputs, *where, **options)
 
 
 HEAD = Part("head", "decoder", 0, 0)

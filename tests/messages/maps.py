@@ -45,8 +45,8 @@ def weighted(m: AttentionMap) -> object:
 def paged(**changes: object) -> AttentionMap:
     """Two requests of 1 and 3 queries with 20 and 40 keys, in a cache of 13 blocks of 16 tokens."""
     query, table = Ragged.from_list([x(1, 4, 8), x(3, 4, 8)]), torch.arange(10).view(2, 5)
-    given = {"query": query, "key_cache": x(13, 16, 2, 8), "block_table": table, "lengths": torch.tensor([20, 40])}
-    return AttentionMap.of_paged(**given | changes)
+    batch = {"query": query, "key_cache": x(13, 16, 2, 8), "block_table": table, "lengths": torch.tensor([20, 40])}
+    return AttentionMap.of_paged(**batch | changes)
 
 
 def traced(read: Callable[[], Tensor]) -> object:

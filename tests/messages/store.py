@@ -30,7 +30,7 @@ def small(folder: Path, *rows: torch.Tensor) -> SoftDatabase:
     return made
 
 
-def spoiled(folder: Path, change: Callable[[Path], object]) -> SoftDatabase:
+def changed_catalog(folder: Path, change: Callable[[Path], object]) -> SoftDatabase:
     """Open a database whose catalog was changed."""
     small(folder).close()
     change(folder / "db" / "catalog.sqlite")
@@ -44,21 +44,21 @@ def sql(folder: Path, *statements: str) -> SoftDatabase:
                 catalog.execute(statement)
         catalog.close()
 
-    return spoiled(folder, change)
+    return changed_catalog(folder, change)
 
 
 def next_id(folder: Path, value: str) -> SoftDatabase:
     return sql(folder, f"UPDATE settings SET value = '{value}' WHERE name = 'next_id'")
 
 
-def foreign(folder: Path) -> SoftDatabase:
+def catalog_of_songs(folder: Path) -> SoftDatabase:
     def change(path: Path) -> None:
         path.unlink()
         with sqlite3.connect(path) as other:
             other.execute("CREATE TABLE songs(name)")
         other.close()
 
-    return spoiled(folder, change)
+    return changed_catalog(folder, change)
 
 
 def linked(path: Path) -> None:
@@ -126,10 +126,10 @@ def add(
     return store.add_files(db, [folder / "a.jsonl"], encoder, **options)
 
 
-def moved(encoder: TextEncoder, folder: Path, model: str | None, given: Path | None = None) -> object:
+def moved(encoder: TextEncoder, folder: Path, model: str | None, directory: Path | None = None) -> object:
     """The encoder of a database that was made with a model."""
     with SoftDatabase.create(folder / "db", key_width=16, model=model) as db:
-        return store.encoder_of(db, given)
+        return store.encoder_of(db, directory)
 
 
 def beyond(folder: Path) -> TokenDatabase:

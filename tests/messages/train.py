@@ -101,7 +101,7 @@ def _losses(folder: Path, text: str) -> None:
     read_losses(folder, "train")
 
 
-def _given(folder: Path, text: str) -> None:
+def _tokenizer(folder: Path, text: str) -> None:
     if text:
         (folder / "tokenizer.json").write_text(text)
     TextTokenizer.load(folder, "language-model")
