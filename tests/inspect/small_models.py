@@ -63,7 +63,7 @@ class Small:
         """Where it is compared with dense matrices: transformers gives these a mask only for a padded batch."""
         return "whole" if self.is_ours else self.padded
 
-    def given(self, form: str = "whole") -> tuple[dict[str, Any], Tensor]:
+    def inputs(self, form: str = "whole") -> tuple[dict[str, Any], Tensor]:
         """What the model is called with, and (B, N) bool: which of the tokens are none of padding."""
         mask = torch.ones_like(IDS, dtype=torch.bool)
         if form != "whole":
@@ -77,8 +77,8 @@ class Small:
 
     def run(self, form: str = "whole") -> Tensor:
         """(tokens, M): the last hidden states, of transformers the logits, at tokens that are none of padding."""
-        given, mask = self.given(form)
-        output = self.module(**given)
+        inputs, mask = self.inputs(form)
+        output = self.module(**inputs)
         result = output.last_hidden_state if self.is_ours else output.get("logits", output[0])
         return result.values if isinstance(result, uwaga.Ragged) else result[mask]
 
@@ -92,7 +92,7 @@ class Small:
         ]
 
     def layer(self, where: tuple[str, int]) -> Any:
-        return next(module for module, each in attention_layers(self.module).items() if each == where)
+        return next(module for module, place in attention_layers(self.module).items() if place == where)
 
     def output_map(self, where: tuple[str, int]) -> nn.Module:
         """W_O."""
@@ -110,8 +110,8 @@ class Small:
         A map with a hook is called as it is, and with no part of another product: so both sides of a comparison want one.
         """
 
-        def hook(_: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
-            heads = given[0].unflatten(-1, (2 if self.is_ours else 4, -1)).clone()
+        def hook(_: nn.Module, arguments: tuple[Tensor]) -> tuple[Tensor]:
+            heads = arguments[0].unflatten(-1, (2 if self.is_ours else 4, -1)).clone()
             change(heads)
             return (heads.flatten(-2),)
 
@@ -133,11 +133,11 @@ class Small:
             texts = [start + new for start, new in zip(starts, written, strict=True)]
             read = ragged([text[:-1] for text in texts])
             return texts, {"ids": ragged(PROMPTS), "decoder_ids": read} if self.has_both else {"ids": read}
-        given, _ = self.given(self.padded if how == "left padding" or self.has_both else "whole")
-        mask = given.setdefault("attention_mask", torch.ones_like(IDS)).long()
+        inputs, _ = self.inputs(self.padded if how == "left padding" or self.has_both else "whole")
+        mask = inputs.setdefault("attention_mask", torch.ones_like(IDS)).long()
         texts = self.module.generate(IDS, attention_mask=mask, max_new_tokens=most, **more)
         if self.has_both:
-            return texts.tolist(), given | {"decoder_input_ids": texts[:, :-1]}
+            return texts.tolist(), inputs | {"decoder_input_ids": texts[:, :-1]}
         mask = nn.functional.pad(mask, (0, texts.shape[1] - 1 - IDS.shape[1]), value=1)
         places = (mask.cumsum(-1) - 1).clamp(min=0)  # as `generate` counts them
         return texts.tolist(), {"input_ids": texts[:, :-1], "attention_mask": mask, "position_ids": places}
@@ -237,7 +237,7 @@ def ask(
     **options: object,
 ) -> uwaga.Recording:
     """As a model's attention would be seen."""
-    given = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks")) | options
-    recording.record(where, query, key, given, ids)
-    recording.store(where, query, key, given, value)
+    arguments = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks")) | options
+    recording.record(where, query, key, arguments, ids)
+    recording.store(where, query, key, arguments, value)
     return recording

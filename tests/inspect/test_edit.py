@@ -128,12 +128,12 @@ def test_whatever_its_own_attention_is_an_edited_model_computes_with_uwaga(model
     for where in model.last_layers():
         changes = {name: value for edits in CHANGES.values() for name, value in edits(where, 8)[0].items()}
         results = []
-        for own in ("uwaga", implementation):
-            model.module.config._attn_implementation = own  # its setter refuses what a model has no code for
+        for configured in ("uwaga", implementation):
+            model.module.config._attn_implementation = configured  # its setter refuses what a model has no code for
             with uwaga.edit(model.module, **changes):
                 assert implementation_of(model.module) == "uwaga"
                 results.append(model.run(model.padded))
-            assert implementation_of(model.module) == own
+            assert implementation_of(model.module) == configured
         assert torch.equal(*results)
 
 
@@ -197,9 +197,9 @@ def test_positions_of_a_generation_are_those_of_one_pass_over_its_text(model: Sm
 @torch.no_grad()
 def test_positions_are_those_of_the_text_in_every_step_whatever_the_cache(model: Small) -> None:
     """The logits of generations agree to rounding."""
-    given = {
+    inputs = {
         "input_ids": IDS,
-        "attention_mask": model.given(model.padded)[0]["attention_mask"].long(),
+        "attention_mask": model.inputs(model.padded)[0]["attention_mask"].long(),
     }
     for where in model.last_layers():
         changes = every(where, 2, 7, 8, 1 if model.name.endswith("llama") else 2)
@@ -209,7 +209,7 @@ def test_positions_are_those_of_the_text_in_every_step_whatever_the_cache(model:
         for cache in ({"use_cache": False}, {"use_cache": True}, {"cache_implementation": "static"}):
             with uwaga.edit(model.module, **changes):
                 results.append(model.module.generate(
-                    **given, max_new_tokens=12, min_new_tokens=12, do_sample=False, output_logits=True,
+                    **inputs, max_new_tokens=12, min_new_tokens=12, do_sample=False, output_logits=True,
                     return_dict_in_generate=True, disable_compile=True, **cache,
                 ))  # fmt: skip
         for other in results[1:]:
@@ -238,7 +238,7 @@ def test_ragged_texts_are_edited_as_each_alone() -> None:
 @torch.no_grad()
 def test_the_mean_is_that_of_the_tokens_without_padding(model: Small, form: str) -> None:
     where = model.last_layers()[0]
-    mask = model.given("left" if form == "left" else "right")[0]["attention_mask"]
+    mask = model.inputs("left" if form == "left" else "right")[0]["attention_mask"]
     with activations(model.module) as kept:
         model.run(form)
     heads = kept[where].output
@@ -332,10 +332,10 @@ def test_edits_read_from_json_do_the_same() -> None:
     assert read.to_dict() == edits.to_dict()
     assert repr(read) == repr(edits)
     results = []
-    for each in (edits, read):
-        with uwaga.edit(model, each) as inside:
+    for changes in (edits, read):
+        with uwaga.edit(model, changes) as inside:
             results.append(run(model))
-        assert inside is each
+        assert inside is changes
     line = read.as_python("model")
     scope: dict[str, object] = {"uwaga": uwaga, "model": model, "run": run}
     exec(f"{line}\n    found = run(model)", scope)
@@ -361,7 +361,7 @@ def test_a_patch_of_a_recording_puts_the_vectors_of_another_text_there(model: Sm
             model.run()
         with activations(module) as expected:
             module(*other)
-        now, then = (getattr(each[where], operand)[:, HEAD, chosen] for each in (result, expected))
+        now, then = (getattr(heads[where], operand)[:, HEAD, chosen] for heads in (result, expected))
         assert torch.equal(now, patch.source)
         # Of the same text in another pass, whose layers may be computed one by one.
         torch.testing.assert_close(patch.source, then, rtol=1e-5, atol=1e-6)

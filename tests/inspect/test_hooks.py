@@ -144,7 +144,7 @@ def test_two_threads_watch_and_edit_one_model_at_once(model: nn.Module) -> None:
         maps[name] = recording.maps["decoder", 0].to_dense()[:, 1, 3, 1]
         left.set()
 
-    workers = [threading.Thread(target=work, args=each) for each in (("a", EDIT), ("b", OTHER))]
+    workers = [threading.Thread(target=work, args=arguments) for arguments in (("a", EDIT), ("b", OTHER))]
     for worker in workers:
         worker.start()
     both.wait()

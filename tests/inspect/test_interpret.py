@@ -45,16 +45,16 @@ def inputs(model: nn.Module) -> tuple[Tensor, ...]:
 @torch.no_grad()
 def test_shares_of_all_parts_sum_to_the_logit_difference(model: Small) -> None:
     name, model = model.name, model.module.double()
-    given = inputs(model)
-    logits = model(*given).logits
+    arguments = inputs(model)
+    logits = model(*arguments).logits
     answer, other = torch.tensor([3, 17]), 5
-    result = logit_attribution(model, *given, answer=answer, other=other)
+    result = logit_attribution(model, *arguments, answer=answer, other=other)
     difference = logits.gather(-1, answer[:, None, None].expand(-1, logits.shape[1], 1))[..., 0] - logits[..., other]
     exactly = tolerance(name)
     torch.testing.assert_close(result.logits, difference, **exactly)
     torch.testing.assert_close(result.total(), difference, **exactly)
-    assert len({where for where, _ in result.heads}) == (2 if len(given) == 2 else 1)
-    one = logit_attribution(model, *given, answer=5)
+    assert len({where for where, _ in result.heads}) == (2 if len(arguments) == 2 else 1)
+    one = logit_attribution(model, *arguments, answer=5)
     torch.testing.assert_close(one.total(), logits[..., 5], **exactly)
     assert one.of_heads("decoder", 1, 2).shape == (len(one.feed_forward), one.heads["decoder", 0].shape[1])
 
@@ -64,17 +64,17 @@ def test_shares_of_all_parts_sum_to_the_logit_difference(model: Small) -> None:
 def test_the_share_of_a_head_of_the_last_layer_is_what_its_ablation_takes_from_the_stream(model: Small) -> None:
     """With the final norm held at the whole stream, removing the head's own output removes its share exactly."""
     name, model = model.name, model.module.double()
-    given = inputs(model)
-    result = logit_attribution(model, *given, answer=3, other=5)
+    arguments = inputs(model)
+    result = logit_attribution(model, *arguments, answer=3, other=5)
     layer = max(n for kind, n in result.heads if kind == "decoder")
     stream = ResidualStream.of(model)
     with _residuals(stream) as (before, before_ffn):
-        model(*given)
+        model(*arguments)
     direction = (stream.weight_VM[3] - stream.weight_VM[5]).expand(len(IDS), -1)
     share, _ = stream.share(before[-1], direction)
     # The block's own feed-forward reads the head too: its change is subtracted.
     with uwaga.edit(model, heads={("decoder", layer, 1): 0.0}), _residuals(stream) as (after, after_ffn):
-        model(*given)
+        model(*arguments)
     lost = before[-1] - after[-1] - (before_ffn[layer] - after_ffn[layer])
     torch.testing.assert_close((lost * share).sum(-1), result.heads["decoder", layer][:, 1], **tolerance(name))
 
@@ -83,18 +83,18 @@ def test_the_share_of_a_head_of_the_last_layer_is_what_its_ablation_takes_from_t
 @torch.no_grad()
 def test_the_lens_is_the_head_of_every_hidden_state_up_to_the_models_own_prediction(model: Small) -> None:
     module = model.module
-    given = inputs(module)
-    logits = module(*given).logits
-    result = logit_lens(module, *given, top=3, ids=given[-1])
+    arguments = inputs(module)
+    logits = module(*arguments).logits
+    result = logit_lens(module, *arguments, top=3, ids=arguments[-1])
     probabilities = logits.softmax(-1)
     most = probabilities.topk(3)
     torch.testing.assert_close(result.probabilities[-1], most.values)
     assert torch.equal(result.tokens[-1], most.indices)
-    torch.testing.assert_close(result.chosen[-1], probabilities.gather(-1, given[-1][..., None])[..., 0])
+    torch.testing.assert_close(result.chosen[-1], probabilities.gather(-1, arguments[-1][..., None])[..., 0])
     torch.testing.assert_close(result.entropy[-1], torch.distributions.Categorical(probabilities).entropy())
     assert len(result.tokens) == len(result.entropy) > 2
     if model.is_ours and not model.has_both:
-        for layer, state in enumerate(module(*given, output_hidden_states=True).hidden_states):
+        for layer, state in enumerate(module(*arguments, output_hidden_states=True).hidden_states):
             right = module.logits(module.decoder.norm(state)).softmax(-1)
             torch.testing.assert_close(result.probabilities[layer], right.topk(3).values)
 

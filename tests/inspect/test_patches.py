@@ -72,20 +72,20 @@ def check(model: nn.Module, run: Callable[[nn.Module], object], kind: str = "enc
         run(model)
     in_float64 = copy.deepcopy(model).double()
     exact = exactly(lambda: run(in_float64))
-    assert len(peers) == len([layer for own, layer in recording.maps if own == kind])
+    assert len(peers) == len([layer for recorded_kind, layer in recording.maps if recorded_kind == kind])
     for layer, peer in enumerate(peers):
         assert_as_exact(recording.maps[kind, layer].to_dense(), peer, lambda layer=layer: exact()[layer])
     return recording
 
 
-def attentions(*given: Tensor, **named: Tensor) -> Callable[[nn.Module], object]:
+def attentions(*tensors: Tensor, **named: Tensor) -> Callable[[nn.Module], object]:
     def run(model: nn.Module) -> object:
         dtype = next(model.parameters()).dtype
 
         def cast(x: Tensor) -> Tensor:
             return x.to(dtype) if x.is_floating_point() else x
 
-        return model(*map(cast, given), **{k: cast(x) for k, x in named.items()}, output_attentions=True).attentions
+        return model(*map(cast, tensors), **{k: cast(x) for k, x in named.items()}, output_attentions=True).attentions
 
     return run
 
@@ -150,7 +150,7 @@ def test_words_and_patches_in_one_sequence() -> None:
     model = made(transformers.LlavaForConditionalGeneration(config))
     ids = torch.tensor([[1, 5, *[50] * 16, 6, 7, 8]])
     recording = check(model, attentions(input_ids=ids, pixel_values=pictures(1)), "decoder")
-    assert recording.tokens["decoder"] == [[str(each) for each in ids[0].tolist()]]
+    assert recording.tokens["decoder"] == [[str(token_id) for token_id in ids[0].tolist()]]
     assert recording.tokens["encoder"][0][:2] == ["[CLS]", "0,0"]
     (grid,) = image_grids(ids[0], image_token_id=50)
     assert image_grids(ids[0], 9) == []
@@ -169,9 +169,9 @@ def test_pictures_that_are_not_square_and_a_tower_of_another_family() -> None:
     config = transformers.Qwen2VLConfig(text_config=text, vision_config=vision, image_token_id=50)
     model = made(transformers.Qwen2VLForConditionalGeneration(config))
     ids, thw = torch.tensor([[1, 51, *[50] * 6, 52, 6, 7, 8]]), torch.tensor([[1, 4, 6]])
-    given = {"input_ids": ids, "image_grid_thw": thw, "mm_token_type_ids": (ids == 50).int()}
-    recording = check(model, attentions(pixel_values=torch.randn(24, 3 * 2 * 4 * 4), **given), "decoder")
-    assert recording.tokens == {"decoder": [[str(each) for each in ids[0].tolist()]]}
+    inputs = {"input_ids": ids, "image_grid_thw": thw, "mm_token_type_ids": (ids == 50).int()}
+    recording = check(model, attentions(pixel_values=torch.randn(24, 3 * 2 * 4 * 4), **inputs), "decoder")
+    assert recording.tokens == {"decoder": [[str(token_id) for token_id in ids[0].tolist()]]}
     (grid,) = image_grids(ids[0], 50, shapes=thw[:, 1:] // 2)
     assert grid == PatchGrid(rows=2, columns=3, start=2)
     assert hash(grid) == hash(PatchGrid(rows=2, columns=3, start=2))

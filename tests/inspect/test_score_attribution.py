@@ -137,8 +137,8 @@ def brute_force(
     layers = (model.encoder or model.decoder).layers
     seen: dict[int, Tensor] = {}
     hooks = [
-        each.feed_forward.register_forward_hook(lambda _, __, output, n=n: seen.__setitem__(n, output[row]))
-        for n, each in enumerate(layers)
+        block.feed_forward.register_forward_hook(lambda _, __, output, n=n: seen.__setitem__(n, output[row]))
+        for n, block in enumerate(layers)
     ]
     with activations(model) as heads:
         model(IDS)
@@ -147,30 +147,30 @@ def brute_force(
     sides: list[dict[str, Tensor]] = []
     for token, name in ((i, "query"), (j, "key")):
         parts = embeddings(model, token, row)
-        for n, each in enumerate(layers[: layer + 1]):
-            norms = [each.attention_norm, each.feed_forward_norm]
+        for n, block in enumerate(layers[: layer + 1]):
+            norms = [block.attention_norm, block.feed_forward_norm]
             added: list[dict[str, Tensor]] = [{}, {f"feed-forward {n}": seen[n][token]}]
             for h, z_E in enumerate(heads[kind, n].output[row, :, token]):
                 width = len(z_E)
-                output_ME = each.attention.output.weight[:, h * width : (h + 1) * width]
+                output_ME = block.attention.output.weight[:, h * width : (h + 1) * width]
                 if (n, h) == split:
-                    group = h * each.attention.num_kv_heads // each.attention.num_heads
+                    group = h * block.attention.num_kv_heads // block.attention.num_heads
                     a_N = heads[kind, n].map().to_dense()[row, h, token]
                     for t, v_E in enumerate(heads[kind, n].value[row, group]):
                         added[0][f"from {t}"] = output_ME @ (a_N[t] * v_E)
                 else:
                     added[0][f"head {n}.{h}"] = output_ME @ z_E
-            bias = each.attention.output.bias
+            bias = block.attention.output.bias
             added[0]["bias"] = torch.zeros(8, dtype=torch.float64) if bias is None else bias
             for step, (more, norm) in enumerate(zip(added, norms, strict=True)):
-                if each.is_pre and step == 0 and n == layer:
+                if block.is_pre and step == 0 and n == layer:
                     parts = through(norm, parts)
                 if n == layer:
                     break
-                output_norm = (each.attention_output_norm, each.feed_forward_output_norm)[step]
+                output_norm = (block.attention_output_norm, block.feed_forward_output_norm)[step]
                 for key, x in (more if output_norm is None else through(output_norm, more)).items():
                     parts[key] = parts.get(key, 0.0) + x
-                parts = parts if each.is_pre else through(norm, parts)
+                parts = parts if block.is_pre else through(norm, parts)
         sides.append(project(model, layers[layer].attention, parts, name, head, token, layer))
     attention = layers[layer].attention
     scale = attention.d_k**-0.5 if attention.scale is None else attention.scale
@@ -200,15 +200,15 @@ def project(
     at = head if name == "query" else head * attention.num_kv_heads // attention.num_heads
     width = attention.d_k
     rows = slice(at * width, (at + 1) * width)
-    result = {each: linear.weight[rows] @ x for each, x in parts.items()}
+    result = {part: linear.weight[rows] @ x for part, x in parts.items()}
     if linear.bias is not None:
         result["bias"] = result.get("bias", 0.0) + linear.bias[rows]
     if norm is not None:
         matrix, _ = norm_matrix(norm, sum(result.values()))
-        result = {each: matrix @ x for each, x in result.items()}
+        result = {part: matrix @ x for part, x in result.items()}
     if model.config.ropes:
         turned = rotation(token, width, model.config.ropes[layer].base)
-        result = {each: turned @ x for each, x in result.items()}
+        result = {part: turned @ x for part, x in result.items()}
     return result
 
 
@@ -301,22 +301,22 @@ _OF_TRANSFORMERS = ["bert", "roberta", "camembert", "xlm-roberta", "electra", "d
 def test_models_of_transformers_are_read_in_memory(name: str) -> None:
     import transformers
 
-    known = {**ENCODERS, **DECODERS, **PAIRS, "qwen3": DECODERS["llama"] | {"head_dim": 8}, "eurobert": small("eurobert") | {"mask_token_id": 3},
+    configs = {**ENCODERS, **DECODERS, **PAIRS, "qwen3": DECODERS["llama"] | {"head_dim": 8}, "eurobert": small("eurobert") | {"mask_token_id": 3},
              "marian": PAIRS["bart"]}  # fmt: skip
     maker = transformers.AutoModelForSeq2SeqLM if name == "marian" else transformers.AutoModel
-    model = make(name, known.get(name) or small(name), maker)
+    model = make(name, configs.get(name) or small(name), maker)
     for part in model.modules():
         if hasattr(part, "create_weight"):  # Marian's sinusoids, which are computed
             part.weight.copy_(part.create_weight())
     is_pair = name in ("t5", "mt5", "marian")
-    given = {"input_ids": IDS, **({"decoder_input_ids": SHORT} if is_pair else {})}
+    inputs = {"input_ids": IDS, **({"decoder_input_ids": SHORT} if is_pair else {})}
     with uwaga.watch(model, values=True) as recording:
-        model(**given)
+        model(**inputs)
     for kind in sorted({kind for kind, _ in recording.maps}):
         for layer in range(2):
             result = score_attribution(model, recording, layer, 3, [3, 2], [2, 1], kind=kind, row=1)
             assert (result.bound() < 0.1 * result.scores.abs().amax().clamp(min=1)).all()
             again = score_attribution(
-                model, tuple(given.values()) if is_pair else IDS, layer, 3, [3, 2], [2, 1], kind=kind, row=1
+                model, tuple(inputs.values()) if is_pair else IDS, layer, 3, [3, 2], [2, 1], kind=kind, row=1
             )
             torch.testing.assert_close(again.shares(), result.shares())

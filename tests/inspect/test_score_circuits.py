@@ -196,14 +196,14 @@ def test_a_text_without_a_batch_is_read_as_one_row(tmp_path: Path) -> None:
     recording.save(tmp_path / "one")
     loaded = uwaga.Recording.load(tmp_path / "one")
     head = Part("head", "decoder", 1, 0)
-    for given, ids in (
+    for source, ids in (
         (IDS[0], None),
         (recording, None),
         (loaded, IDS[0]),
         (loaded, IDS[:1]),
         (loaded, [IDS[0].tolist()]),
     ):
-        found = score_attribution(model, given, 2, 1, [5, 4], [3, 2], row=-1, ids=ids)
+        found = score_attribution(model, source, 2, 1, [5, 4], [3, 2], row=-1, ids=ids)
         torch.testing.assert_close(found.shares(), right.shares())
         torch.testing.assert_close(found[0].sources(head, "key"), right[0].sources(head, "key"))
         assert found[0].back(head, "key", top=1)[0].token == right[0].back(head, "key", top=1)[0].token

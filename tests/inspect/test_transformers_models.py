@@ -38,12 +38,12 @@ def make(family: str) -> Any:
 
 @pytest.fixture(scope="module")
 def reader() -> Callable[[str], Model]:
-    known: dict[str, Model] = {}
+    models: dict[str, Model] = {}
 
     def get(family: str) -> Model:
-        if family not in known:
-            known[family] = uwaga.models.open(make(family), tokenizer=word_tokenizer(family=family))
-        return known[family]
+        if family not in models:
+            models[family] = uwaga.models.open(make(family), tokenizer=word_tokenizer(family=family))
+        return models[family]
 
     return get
 
@@ -53,21 +53,21 @@ def reader() -> Callable[[str], Model]:
 def test_maps_and_predictions_are_those_of_the_whole_model(
     family: str, reader: Callable[[str], Model], assert_as_exact: Callable[..., None]
 ) -> None:
-    own = reader(family)
-    ids = torch.tensor([own.tokenizer.with_special_tokens([TEXT])[0]])
-    more = {"decoder_input_ids": run_text(own, TEXT).ids[None]} if own.config.has_both else {}
+    opened = reader(family)
+    ids = torch.tensor([opened.tokenizer.with_special_tokens([TEXT])[0]])
+    more = {"decoder_input_ids": run_text(opened, TEXT).ids[None]} if opened.config.has_both else {}
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
-    reading = run_text(own, TEXT)
-    predictions = TextRunner(Text("", model=own)).run(RunRequest(TEXT)).predictions["0"]
-    with uwaga.watch(own.model) as expected, torch.no_grad():
-        own.model(**inputs)
+    reading = run_text(opened, TEXT)
+    predictions = TextRunner(Text("", model=opened)).run(RunRequest(TEXT)).predictions["0"]
+    with uwaga.watch(opened.model) as expected, torch.no_grad():
+        opened.model(**inputs)
     assert set(reading.recording.maps) == set(expected.maps)
     for name, m in expected.maps.items():
         assert torch.equal(reading.recording.maps[name].to_dense(), m.to_dense()), name
-    assert tiny_models.implementation_of(own.model) == "eager"  # as it was
+    assert tiny_models.implementation_of(opened.model) == "eager"  # as it was
     with torch.no_grad():
-        logits = own.model(**inputs).logits[0]
-        exact = tiny_models.oracle(own.model)(**inputs).logits[0]
+        logits = opened.model(**inputs).logits[0]
+        exact = tiny_models.oracle(opened.model)(**inputs).logits[0]
         assert_as_exact(predictions.logits(predictions.states), logits, lambda: exact)
     kind, last = ("masked", "encoder") if FAMILIES[family] is MASKED else ("next", "decoder")
     assert (predictions.kind, predictions.stack, len(predictions)) == (kind, last, len(logits))
@@ -75,13 +75,13 @@ def test_maps_and_predictions_are_those_of_the_whole_model(
 
 @pytest.mark.parametrize(("family", "most"), [("gpt2", 64), ("roberta", 63), ("opt", 64), ("t5", None), ("bart", 64)])
 def test_how_many_tokens_it_takes(family: str, most: int | None, reader: Callable[[str], Model]) -> None:
-    own = reader(family)
-    assert own.config.max_tokens == most
+    opened = reader(family)
+    assert opened.config.max_tokens == most
     if most is not None:
         ids = torch.tensor([[5] * most])
-        own.read(ids, torch.tensor([[1]]) if own.config.has_both else None)
+        opened.read(ids, torch.tensor([[1]]) if opened.config.has_both else None)
         with pytest.raises(TextTooLongError, match=f"takes {most}"):
-            run_text(own, "cat " * (most + 1), target="a" if own.config.has_both else None)
+            run_text(opened, "cat " * (most + 1), target="a" if opened.config.has_both else None)
 
 
 def test_a_body_without_a_head_reads_what_its_decoder_is_given() -> None:

@@ -32,12 +32,12 @@ def test_maps_are_eager_attention(model: Small) -> None:
     """Each map lies no farther from the float64 copy's eager weights than twice what the float32 ones do, and a unit."""
     module = model.module
     module.set_attn_implementation("eager")
-    given, _ = model.given(model.padded)
-    eager = module(**given, output_attentions=True)
+    inputs, _ = model.inputs(model.padded)
+    eager = module(**inputs, output_attentions=True)
     in_float64 = copy.deepcopy(module).double()
-    exact = exactly(lambda: in_float64(**given, output_attentions=True))
+    exact = exactly(lambda: in_float64(**inputs, output_attentions=True))
     with uwaga.watch(module) as recording:
-        module(**given)
+        module(**inputs)
     assert implementation_of(module) == "eager"
     names = {kind: f"{kind}_attentions" if model.has_both else "attentions" for kind, _ in recording.maps}
     assert set(names) == (
@@ -47,9 +47,9 @@ def test_maps_are_eager_attention(model: Small) -> None:
     for (kind, layer), m in recording.maps.items():
         name, peer = names[kind], eager[names[kind]][layer]
         mask = (
-            given["attention_mask"]
+            inputs["attention_mask"]
             if kind == "encoder" or not model.has_both
-            else torch.ones_like(given["decoder_input_ids"])
+            else torch.ones_like(inputs["decoder_input_ids"])
         )
         is_token = mask.bool()[:, None].expand(peer.shape[:3])
 
@@ -81,7 +81,7 @@ GENERATIONS = (
 def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(model: Small, how: str) -> None:
     """They lie no farther from one pass in float64 than twice what one in float32 does, and a unit."""
     with uwaga.watch(model.module) as recording:
-        texts, given = model.write(how, most=9 if model.is_ours else 6)
+        texts, inputs = model.write(how, most=9 if model.is_ours else 6)
     if (model.name, how) == ("gpt2", "drawn"):
         assert len({len(text) - len(prompt) for text, prompt in zip(texts, PROMPTS, strict=True)}) > 1  # some end early
     recording = recording.of(texts) if how == "beams" else recording
@@ -92,14 +92,14 @@ def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(model: Sma
         watched = recording
         if of is not None:
             with uwaga.watch(of) as watched:
-                of(**given)
+                of(**inputs)
             assert set(watched.maps) == set(recording.maps)
             assert watched.tokens == recording.tokens
         result = []
         for (kind, _), m in watched.maps.items():
             dense = m.to_dense()
             if kind == "encoder" and not model.is_ours:  # what it computes at padding is undefined
-                dense = dense.transpose(1, 2)[given["attention_mask"].bool()]
+                dense = dense.transpose(1, 2)[inputs["attention_mask"].bool()]
             result += dense if isinstance(dense, list) else [dense]
         return torch.cat([x.flatten() for x in result])
 
@@ -213,7 +213,7 @@ def test_drafts_that_were_thrown_away_are_in_no_map(family: str) -> None:
             with pytest.raises(ValueError, match="candidate tokens"):
                 read()
         result = recording.of(text)
-        assert result.tokens == {"decoder": [[str(each) for each in text[0, :-1].tolist()]]}
+        assert result.tokens == {"decoder": [[str(token_id) for token_id in text[0, :-1].tolist()]]}
         for layer, expected in enumerate(whole):
             torch.testing.assert_close(result.maps["decoder", layer].to_dense(), expected, rtol=1e-4, atol=1e-5)
 

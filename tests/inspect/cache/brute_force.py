@@ -29,15 +29,15 @@ class Text:
     scale: float = 1.0
 
     @cached_property
-    def listed(self) -> list[list[list[float]]]:
+    def score_lists(self) -> list[list[list[float]]]:
         """The scores as Python's numbers."""
         return self.scores.tolist()
 
     @cached_property
     def weights(self) -> list[list[list[float]]]:
         """(H, N, N) of whole attention."""
-        sinks = [None] * len(self.listed) if self.sinks is None else self.sinks.tolist()
-        return [[softmax(row, sink) for row in rows] for rows, sink in zip(self.listed, sinks, strict=True)]
+        sinks = [None] * len(self.score_lists) if self.sinks is None else self.sinks.tolist()
+        return [[softmax(row, sink) for row in rows] for rows, sink in zip(self.score_lists, sinks, strict=True)]
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -69,7 +69,7 @@ def softmax(scores: list[float], sink: float | None = None) -> list[float]:
 
 def weights(text: Text, head: int, row: int, keys: list[int]) -> dict[int, float]:
     sink = None if text.sinks is None else float(text.sinks[head])
-    return dict(zip(keys, softmax([text.listed[head][row][j] for j in keys], sink), strict=True))
+    return dict(zip(keys, softmax([text.score_lists[head][row][j] for j in keys], sink), strict=True))
 
 
 def matrix(text: Text, keeps: Callable[[int, int], set[int]]) -> Tensor:
@@ -111,9 +111,9 @@ def one_by_one(
             kept = last | best({j: score[j] for j in range(text.prompt) if j not in last}, budget - 1 - len(last))
         for row in range(text.prompt, tokens):
             kept = kept | {row}
-            own = [weights(text, head, row, sorted(kept)) for head in heads]
-            given = {j: sum(each[j] for each in own) / len(own) for j in kept}
-            score = {j: (score.get(j, 0.0) if adds_up else 0.0) + given[j] for j in kept}
+            of_heads = [weights(text, head, row, sorted(kept)) for head in heads]
+            received = {j: sum(of_head[j] for of_head in of_heads) / len(of_heads) for j in kept}
+            score = {j: (score.get(j, 0.0) if adds_up else 0.0) + received[j] for j in kept}
             for head in heads:
                 reads[head, row] = set(kept)
             if len(kept) == budget:
@@ -124,8 +124,8 @@ def one_by_one(
 
 def groups(text: Text) -> list[list[int]]:
     heads, key_heads, _ = text.sizes
-    each = heads // key_heads
-    return [list(range(g * each, (g + 1) * each)) for g in range(key_heads)]
+    group_size = heads // key_heads
+    return [list(range(g * group_size, (g + 1) * group_size)) for g in range(key_heads)]
 
 
 def full_weights(text: Text) -> Tensor:
@@ -163,8 +163,8 @@ def pyramid_kv(text: Text, budget: int, observed: int = 4, kernel: int = 3) -> T
     if first > text.prompt - observed:
         first = max(text.prompt - observed, mean)
         last = 2 * mean - first
-    own = round(first + (last - first) * text.number / (text.layers - 1))
-    return snap_kv(text, max(own, 1) + observed, observed, kernel)
+    of_layer = round(first + (last - first) * text.number / (text.layers - 1))
+    return snap_kv(text, max(of_layer, 1) + observed, observed, kernel)
 
 
 def quest(text: Text, budget: int, page: int = 4) -> Tensor:
@@ -173,16 +173,16 @@ def quest(text: Text, budget: int, page: int = 4) -> Tensor:
     def keeps(head: int, row: int) -> set[int]:
         key = text.key[head * key_heads // heads]
         query = text.query[head, row] * text.scale
-        own = row // page
+        current = row // page
         bound = {}
-        for p in range(own):
+        for p in range(current):
             some = key[p * page : (p + 1) * page]
             if (
                 text.scores[head, row, p * page : (p + 1) * page].amax() > -math.inf
             ):  # a key that the layer's own mask shows
                 bound[p] = float(torch.maximum(query * some.amin(0), query * some.amax(0)).sum())
-        pages = own + 1 if budget >= tokens else budget // page
-        chosen = best(bound, pages - 1) | {own}
+        pages = current + 1 if budget >= tokens else budget // page
+        chosen = best(bound, pages - 1) | {current}
         return {j for p in chosen for j in range(p * page, (p + 1) * page) if j <= row}
 
     return matrix(text, keeps)
@@ -218,13 +218,13 @@ def losses(text: Text, value: Tensor, bits: Tensor) -> dict[str, Tensor]:
         for row, full in enumerate(text.weights[head]):
             if row < text.prompt:
                 continue
-            visible = [j for j in range(tokens) if text.listed[head][row][j] > -math.inf]
+            visible = [j for j in range(tokens) if text.score_lists[head][row][j] > -math.inf]
             kept = [j for j in visible if bits[head, row, j]]
-            own = weights(text, head, row, kept) if kept else {}
-            part = torch.tensor([own.get(j, 0.0) for j in range(tokens)], dtype=torch.float64) @ v
+            kept_weights = weights(text, head, row, kept) if kept else {}
+            part = torch.tensor([kept_weights.get(j, 0.0) for j in range(tokens)], dtype=torch.float64) @ v
             top = sorted((full[j] for j in visible), reverse=True)
             results["kept"].append(len(kept))
-            results["forgotten"].append(sum(full[j] for j in visible if j not in own))
+            results["forgotten"].append(sum(full[j] for j in visible if j not in kept_weights))
             results["limit"].append(sum(top[len(kept) :]))
             results["error"].append(float((part - whole[row]).norm() / whole[row].norm()))
             largest = best({j: full[j] for j in visible}, len(kept))

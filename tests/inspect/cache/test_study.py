@@ -57,12 +57,12 @@ def test_losses_are_those_of_whole_matrices(name: str, prompt: int, policies: It
     for number in layers:
         layer = layer_of(recording, number, prompt)
         text, value = brute_force.text_of(layer), recording.values["decoder", number][0].double()
-        own = [at for at, (each, _) in enumerate(result.heads) if each == number]
+        columns = [at for at, (head_layer, _) in enumerate(result.heads) if head_layer == number]
         for p, policy in enumerate(result.policies):
             for b, budget in enumerate(result.budgets):
                 bits = getattr(brute_force, policy)(text, budget)
                 for statistic, expected in brute_force.losses(text, value, bits).items():
-                    actual = result.per_query[statistic][p, b, own]
+                    actual = result.per_query[statistic][p, b, columns]
                     where = f"{policy}, budget {budget}, layer {number}, {statistic}"
                     # Two orders of a sum of 40 weights in float64; an error is a quotient of differences.
                     assert torch.allclose(actual, expected, rtol=1e-9, atol=1e-12), where
@@ -131,8 +131,8 @@ def test_several_texts_are_their_queries_together(kind: str) -> None:
     assert both.prompts == [15, len(texts[1]) // 2]
     apart = [cache_study(recorded(model, text[None]), policies, budgets=[8], per_query=True) for text in texts]
     for name, values in both.per_query.items():
-        torch.testing.assert_close(values, torch.cat([each.per_query[name] for each in apart], -1))
-    assert both.queries == sum(each.queries for each in apart)
+        torch.testing.assert_close(values, torch.cat([alone.per_query[name] for alone in apart], -1))
+    assert both.queries == sum(alone.queries for alone in apart)
 
 
 def test_weights_too_small_to_write_are_compared_by_their_scores() -> None:
@@ -220,7 +220,7 @@ def test_pyramids_of_some_layers_are_those_of_the_model(recorded_layers: list[in
     recording.save(tmp_path / "some.safetensors")
     loaded = uwaga.Recording.load(tmp_path / "some.safetensors")
     at = [n for n, (layer, _) in enumerate(whole.heads) if layer in recorded_layers]
-    for each, options in ((recording, {}), (recording, {"layers": 3}), (loaded, {"layers": 3})):
-        some = cache_study(each, policies, budgets=[12], prompt=30, **options)
+    for source, options in ((recording, {}), (recording, {"layers": 3}), (loaded, {"layers": 3})):
+        some = cache_study(source, policies, budgets=[12], prompt=30, **options)
         assert some.heads == [whole.heads[n] for n in at]
         assert torch.equal(some.means["kept"], whole.means["kept"][..., at])

@@ -63,4 +63,4 @@ def test_a_page_names_the_head_except_where_the_model_is_changed(reader: Model) 
     where = {"request": "labels", "kind": "encoder", "layer": 3, "merge": "tokens", "specials": "show"}
     for side, follows in (("0", [1]), ("1", [])):
         labels = complete(service, side=side, **where).meta["labels"]
-        assert [head for head, each in enumerate(labels) if each["coreference"]] == follows
+        assert [head for head, label in enumerate(labels) if label["coreference"]] == follows

@@ -156,8 +156,8 @@ def test_the_rollout_is_equation_6_with_whole_matrices(mask: object) -> None:
         relevance = relevance + bar @ relevance
     for token in (0, 3, -1):
         torch.testing.assert_close(gradient_rollout(maps, token), relevance[:, token], rtol=1e-12, atol=1e-12)
-    each = gradient_rollout(dict(enumerate(maps)), torch.tensor([2, 5]))
-    torch.testing.assert_close(each, relevance[[0, 1], [2, 5]], rtol=1e-12, atol=1e-12)
+    batch = gradient_rollout(dict(enumerate(maps)), torch.tensor([2, 5]))
+    torch.testing.assert_close(batch, relevance[[0, 1], [2, 5]], rtol=1e-12, atol=1e-12)
 
 
 def normalized(relevance: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ def test_random_heads_have_no_label() -> None:
         scores = 4 * torch.randn(300, 14, 14, dtype=torch.float64)
         if kind == "decoder":
             scores = scores.masked_fill(torch.ones(14, 14).triu(1).bool(), -math.inf)
-        assert {each.label for each in labels_of(scores.softmax(-1), kind)} == {""}
+        assert {head_label.label for head_label in labels_of(scores.softmax(-1), kind)} == {""}
 
 
 def test_what_rests_on_fewer_than_five_queries_names_nothing() -> None:

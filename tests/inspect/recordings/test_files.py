@@ -214,9 +214,9 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 def places(inside: object, path: tuple = ()) -> Iterator[tuple]:
     """Every place in a JSON value, from the outside in."""
     items = inside.items() if isinstance(inside, dict) else enumerate(inside) if isinstance(inside, list) else ()
-    for key, each in items:
+    for key, value in items:
         yield (*path, key)
-        yield from places(each, (*path, key))
+        yield from places(value, (*path, key))
 
 
 OTHERS = [
@@ -254,8 +254,8 @@ def test_whatever_a_description_says_is_read_or_rejected(kind: str, stride: int,
                 assert result.tokens.keys() <= {"encoder", "decoder"}
                 for m in result.maps.values():
                     m.entropy()
-                for each in result.values.values():
-                    assert list(tensors(each))
+                for layer_values in result.values.values():
+                    assert list(tensors(layer_values))
             except DataError as error:
                 refused.append(str(error))
     assert len(refused) > 300 / stride

@@ -144,15 +144,15 @@ ROWS, BOTH = (
     {"encoder": lambda ids: [f"e{x}" for x in ids], "decoder": lambda ids: [f"d{x}" for x in ids]},
 )
 WORDS = {"encoder": [["w1", "2"], ["w3", "w4"]]}
-OWN = Tokenizer(word_tokenizer())
+TOKENIZER = Tokenizer(word_tokenizer())
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "given", "expected"),
+    ("tokenizer", "strings", "expected"),
     [
-        (SimpleNamespace(id_to_token=lambda each: None if each == 2 else f"w{each}"), None, WORDS),
+        (SimpleNamespace(id_to_token=lambda token_id: None if token_id == 2 else f"w{token_id}"), None, WORDS),
         (SimpleNamespace(convert_ids_to_tokens=lambda ids: [2 if x == 2 else f"w{x}" for x in ids]), None, WORDS),
-        (OWN, None, {"encoder": [[OWN.backend.id_to_token(x) for x in row] for row in ([1, 2], [3, 4])]}),
+        (TOKENIZER, None, {"encoder": [[TOKENIZER.backend.id_to_token(x) for x in row] for row in ([1, 2], [3, 4])]}),
         (lambda ids: ["2" if token_id == 2 else f"w{token_id}" for token_id in ids], None, WORDS),
         (BOTH, None, {"encoder": [["e1", "e2"], ["e3", "e4"]], "decoder": [["d1", "d2"], ["d3", "d4"]]}),
         (None, ROWS, {"encoder": ROWS}),
@@ -161,9 +161,9 @@ OWN = Tokenizer(word_tokenizer())
     ids=["tokenizers", "transformers", "uwaga", "function", "a function each", "rows", "rows of a stack"],
 )
 def test_tokens_are_called_as_the_tokenizer_or_the_caller_says(
-    tokenizer: object, given: object, expected: dict
+    tokenizer: object, strings: object, expected: dict
 ) -> None:
-    recording = uwaga.Recording(strings=TokenStrings(tokenizer, given))
+    recording = uwaga.Recording(strings=TokenStrings(tokenizer, strings))
     for where in (ENCODER, DECODER)[: len(expected)]:
         ask(recording, where, *operands(length=2), torch.tensor([[1, 2], [3, 4]]))
     assert recording.tokens == expected
@@ -227,5 +227,5 @@ def test_a_pass_without_tokens(tmp_path) -> None:
     recording = uwaga.Recording()
     ask(recording, ENCODER, query, key, torch.empty(2, 0, dtype=torch.int64))
     recording.save(tmp_path / "recording.safetensors")
-    for each in (recording, uwaga.Recording.load(tmp_path / "recording.safetensors")):
-        assert each.maps[ENCODER].to_dense().shape == (2, 6, 0, 0)
+    for version in (recording, uwaga.Recording.load(tmp_path / "recording.safetensors")):
+        assert version.maps[ENCODER].to_dense().shape == (2, 6, 0, 0)
