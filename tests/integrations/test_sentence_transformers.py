@@ -65,12 +65,12 @@ def make(write_model: Callable[..., Path], tmp_path: Path) -> Callable[..., nn.M
 
 def agrees(model: nn.Module, texts: list[str], **options: object) -> None:
     """The vectors lie no farther from float64 than twice what the model's own do, and a unit in the last place."""
-    own = model.encode(texts, **options)
+    ref = model.encode(texts, **options)
     exact = copy.deepcopy(model).double()
     assert unpad(model) is model
     ours = model.encode(texts, **options)
-    assert (ours.shape, ours.dtype) == (own.shape, own.dtype)
-    assert_as_exact(*map(torch.from_numpy, (ours, own)), lambda: exact.encode(texts, convert_to_tensor=True, **options))
+    assert (ours.shape, ours.dtype) == (ref.shape, ref.dtype)
+    assert_as_exact(*map(torch.from_numpy, (ours, ref)), lambda: exact.encode(texts, convert_to_tensor=True, **options))
 
 
 @pytest.mark.parametrize(
@@ -90,19 +90,19 @@ def test_a_padding_token_in_a_text(family: str, make: Callable) -> None:
 @pytest.mark.parametrize("family", ["minimax", "recurrent_gemma"])
 def test_layers_that_mix_tokens_outside_of_attention_are_not_packed(family: str, make: Callable) -> None:
     model = make(family)
-    own = model.encode(TEXTS)
+    theirs = model.encode(TEXTS)
     modes = [module.training for module in model.train().modules()]
     assert [module.training for module in unpad(model).modules()] == modes
     assert not model[0].can_flatten_inputs
-    np.testing.assert_allclose(model.eval().encode(TEXTS), own, rtol=1e-3, atol=1e-6 * np.abs(own).max())
+    np.testing.assert_allclose(model.eval().encode(TEXTS), theirs, rtol=1e-3, atol=1e-6 * np.abs(theirs).max())
 
 
 def test_a_text_of_no_tokens(make: Callable) -> None:
     """It keeps its place among the vectors: a packed row would leave it out."""
     model = make("bert")
     model.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", special_tokens=[])
-    own = model.encode(TEXTS)
-    np.testing.assert_allclose(unpad(model).encode(TEXTS), own, rtol=1e-4, atol=1e-5)
+    theirs = model.encode(TEXTS)
+    np.testing.assert_allclose(unpad(model).encode(TEXTS), theirs, rtol=1e-4, atol=1e-5)
     assert model[0].can_flatten_inputs
 
 
@@ -112,12 +112,12 @@ def test_the_last_token_as_the_vector(make: Callable) -> None:
 
 def test_vectors_of_tokens(make: Callable) -> None:
     model = make("distilbert")
-    own = model.encode(TEXTS, output_value="token_embeddings", batch_size=4)
+    theirs = model.encode(TEXTS, output_value="token_embeddings", batch_size=4)
     everything = model.encode(TEXTS, output_value=None, batch_size=4)
     unpad(unpad(model))
     ours = model.encode(TEXTS, output_value="token_embeddings", batch_size=4)
-    assert [x.shape for x in ours] == [x.shape for x in own]
-    for value, expected in zip(ours, own, strict=True):
+    assert [x.shape for x in ours] == [x.shape for x in theirs]
+    for value, expected in zip(ours, theirs, strict=True):
         torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
     for value, expected in zip(model.encode(TEXTS, output_value=None, batch_size=4), everything, strict=True):
         torch.testing.assert_close(value["sentence_embedding"], expected["sentence_embedding"], rtol=1e-4, atol=1e-5)
@@ -137,10 +137,10 @@ def test_texts_of_a_batch_are_one_row(make: Callable) -> None:
 def test_packing_can_be_taken_back(make: Callable) -> None:
     """Then padding is left out between the attentions alone."""
     model = make("bert")
-    own = model.encode(TEXTS)
+    theirs = model.encode(TEXTS)
     unpad(model)[0].unpad_inputs = False
     assert not model[0].can_flatten_inputs
-    np.testing.assert_allclose(model.encode(TEXTS), own, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.encode(TEXTS), theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_a_cross_encoder(write_model: Callable[..., Path], tmp_path: Path) -> None:
@@ -155,10 +155,10 @@ def test_a_cross_encoder(write_model: Callable[..., Path], tmp_path: Path) -> No
     model.save_pretrained(folder)
     encoder = peer.CrossEncoder(str(folder), device="cpu")
     pairs = [("the cat", "sat on the mat"), ("a dog", "ran"), ("it", TEXTS[3])]
-    own, ours = encoder.predict(pairs), unpad(encoder).predict(pairs)
+    theirs, ours = encoder.predict(pairs), unpad(encoder).predict(pairs)
     assert implementation_of(encoder[0].model) == "uwaga"
     assert not encoder[0].can_flatten_inputs
-    np.testing.assert_allclose(ours, own, rtol=1e-5)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
 PAIRS = [("a cat", "a dog"), ("the cat sat", "then it ran away from the house"), ("it", TEXTS[3])]
@@ -183,11 +183,11 @@ def test_pairs_keep_their_token_types(family: str, make: Callable) -> None:
 
 def test_what_the_tokenizer_gives_for_no_token_is_not_packed(make: Callable) -> None:
     model = make("bert")
-    own = unpad(copy.deepcopy(model)).encode(TEXTS)
+    theirs = unpad(copy.deepcopy(model)).encode(TEXTS)
     collate = unpad(model)[0].data_collator
     model[0].data_collator = lambda texts: collate([text | {"length": len(text["input_ids"])} for text in texts])
     assert "attention_mask" in model[0].preprocess(["a cat", "it"])
-    np.testing.assert_allclose(model.encode(TEXTS), own, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.encode(TEXTS), theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_a_module_that_gives_the_output_of_the_pooler(make: Callable) -> None:
@@ -220,9 +220,9 @@ def test_every_keyword_of_theirs_has_its_answer() -> None:
         uwaga.Reranker.rank: inspect.signature(peer.CrossEncoder.rank).parameters,
         uwaga.Reranker.scores: inspect.signature(peer.CrossEncoder.predict).parameters,
     }
-    for own, names in keywords.items():
-        without = {*names} - {*inspect.signature(own).parameters} - {"kwargs", *Options.__annotations__}
-        assert without <= {*INSTEAD}, own.__qualname__
+    for method, names in keywords.items():
+        without = {*names} - {*inspect.signature(method).parameters} - {"kwargs", *Options.__annotations__}
+        assert without <= {*INSTEAD}, method.__qualname__
 
 
 def test_what_is_refused_is_not_changed(make: Callable) -> None:

@@ -59,8 +59,8 @@ def _tangent(query: Tensor, mask: Tensor | None) -> Tensor:
     """The tangent of the output along the mask, or else along the query."""
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(*[query if mask is None else mask] * 2)
-        given = (dual, K, V) if mask is None else (query, K, V, dual)
-        return forward_ad.unpack_dual(F.scaled_dot_product_attention(*given)).tangent
+        operands = (dual, K, V) if mask is None else (query, K, V, dual)
+        return forward_ad.unpack_dual(F.scaled_dot_product_attention(*operands)).tangent
 
 
 ROWS, SMALL = torch.stack((Q, -Q)), Q[:1, :1, :2]
@@ -156,7 +156,7 @@ def test_autocast_casts_as_pytorch_does(assert_as_exact) -> None:
     assert_as_exact(output, expected, lambda: SDPA(*(x.bfloat16().double() for x in (Q, K, V, MASK))))
 
 
-class _Listed(Tensor):
+class _Overriding(Tensor):
     """Notes the functions that it is asked to carry out, and looks them up in a table, as PyTorch's documents do."""
 
     overrides: dict = {}  # noqa: RUF012  (of the test that runs)
@@ -185,7 +185,7 @@ SUBCLASSES = {
     "jagged nested tensors": lambda: F.scaled_dot_product_attention(
         *(torch.nested.nested_tensor([_x(5, 4, 8), _x(3, 4, 8)], layout=torch.jagged).transpose(1, 2) for _ in range(3))
     ).values(),
-    "a subclass that listens": lambda: F.scaled_dot_product_attention(Q.as_subclass(_Listed), K, V),
+    "a subclass that listens": lambda: F.scaled_dot_product_attention(Q.as_subclass(_Overriding), K, V),
     "a subclass that calls": lambda: F.scaled_dot_product_attention(Q, K.as_subclass(_Calling), V),
 }
 
@@ -221,17 +221,17 @@ def test_overrides_see_the_function_that_has_the_name(is_made_under_the_patch: b
 
     functions: list = []
     with patch_torch() if is_made_under_the_patch else contextlib.nullcontext():
-        _Listed.overrides = {F.scaled_dot_product_attention: "overridden"}
+        _Overriding.overrides = {F.scaled_dot_product_attention: "overridden"}
     with patch_torch():
-        _Listed.functions.clear()
-        assert F.scaled_dot_product_attention(Q.as_subclass(_Listed), K, V) == "overridden"
+        _Overriding.functions.clear()
+        assert F.scaled_dot_product_attention(Q.as_subclass(_Overriding), K, V) == "overridden"
         with Noting():
             F.scaled_dot_product_attention(Q, K, V)
-        assert [*functions, *_Listed.functions] == [F.scaled_dot_product_attention] * 2
+        assert [*functions, *_Overriding.functions] == [F.scaled_dot_product_attention] * 2
         assert pickle.loads(pickle.dumps(F.scaled_dot_product_attention)) is F.scaled_dot_product_attention
         assert F.scaled_dot_product_attention in get_testing_overrides()
-    assert F.scaled_dot_product_attention(Q.as_subclass(_Listed), K, V) == "overridden"
-    _Listed.overrides = {}
+    assert F.scaled_dot_product_attention(Q.as_subclass(_Overriding), K, V) == "overridden"
+    _Overriding.overrides = {}
 
 
 class Scripted(torch.nn.Module):

@@ -180,7 +180,7 @@ OTHERS: dict[str, tuple[dict, dict[str, Tensor]]] = {
 
 @pytest.mark.parametrize("family", OTHERS)
 def test_pictures_and_speech(family: str) -> None:
-    options, given = OTHERS[family]
+    options, arguments = OTHERS[family]
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(family, **options)
     model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
@@ -188,10 +188,10 @@ def test_pictures_and_speech(family: str) -> None:
         torch.nn.init.normal_(weight, 0.0, 0.2)
 
     def run(model: nn.Module) -> Tensor:
-        cast = {name: x.to(model.dtype) if x.is_floating_point() else x for name, x in given.items()}
+        cast = {name: x.to(model.dtype) if x.is_floating_point() else x for name, x in arguments.items()}
         states = model(**cast)[0]
         if family == "wav2vec2":  # what it computes at padding is undefined
-            lengths = given["attention_mask"].sum(1)
+            lengths = arguments["attention_mask"].sum(1)
             for _ in range(2):  # convolutions of three numbers, in steps of two
                 lengths = (lengths - 3) // 2 + 1
             states = states[torch.arange(states.shape[1]) < lengths[:, None]]

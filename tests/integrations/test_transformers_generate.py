@@ -68,7 +68,7 @@ def test_padding_on_the_right(family: str, way: str) -> None:
     def run(model: nn.Module) -> Tensor:
         scores: list[Tensor] = []  # of the model's type; `generate` gives those of float64 in float32
         head = model.get_output_embeddings()
-        hook = head.register_forward_hook(lambda module, given, made: scores.append(made[:, -1]))
+        hook = head.register_forward_hook(lambda module, arguments, made: scores.append(made[:, -1]))
         generated(model, mask, **WAYS[way])
         hook.remove()
         return torch.stack(scores)

@@ -19,7 +19,7 @@ from uwaga.models import Transformer, config, load
 from uwaga.models.checkpoints import directories
 from uwaga.models.tokenizers.loading import load_target_tokenizer, load_tokenizer
 
-OWN = [name for name, model in directories.BUNDLED.items() if model.distribution == "uwaga"]
+OURS = [name for name, model in directories.BUNDLED.items() if model.distribution == "uwaga"]
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "src" / "uwaga" / "train" / "recipes"
 _LARGEST = 8_000_000
@@ -42,7 +42,7 @@ def run_offline(*arguments: object) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", OURS)
 def test_it_is_small_and_has_a_card(name: str) -> None:
     folder = directories.bundled_folder(name)
     files = {path.name: path for path in folder.iterdir()}
@@ -54,7 +54,7 @@ def test_it_is_small_and_has_a_card(name: str) -> None:
     assert f"\n$ uwaga train {name}\n" in card
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", OURS)
 def test_it_is_what_its_recipe_builds(name: str) -> None:
     expected = tomllib.loads((RECIPES / f"{name}.toml").read_text())["model"]
     assert expected.pop("family") == "transformer"
@@ -97,9 +97,9 @@ def test_spellers_cross_attention_lines_letters_up_with_sounds() -> None:
     """Some head looks at the letters in their order, from the first sound to the last."""
     folder, model = directories.bundled_folder("speller"), load("speller")
     assert isinstance(model, Transformer)
-    own, target = load_tokenizer(folder), load_target_tokenizer(folder)
+    source, target = load_tokenizer(folder), load_target_tokenizer(folder)
     assert target is not None
-    letters = [*own.encode(["banana"], with_offsets=False)[0].ids, *own.suffix_ids]
+    letters = [*source.encode(["banana"], with_offsets=False)[0].ids, *source.suffix_ids]
     sounds = [model.config.decoder_start_token_id, *target.encode(["B AH N AE N AH"], with_offsets=False)[0].ids]
     with uwaga.watch(model) as recording, torch.no_grad():
         model(torch.tensor([letters]), torch.tensor([sounds]))

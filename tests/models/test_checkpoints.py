@@ -74,8 +74,8 @@ def shard(folder: Path, write: Callable, suffix: str) -> Path:
     for file, part in halves.items():
         write({name: weights[name] for name in part}, folder / file)
     index = folder / f"{stem}.{suffix}.index.json"
-    listed = {name: file for file, part in halves.items() for name in part}
-    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": listed}))
+    weight_map = {name: file for file, part in halves.items() for name in part}
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
     return index
 
 
@@ -91,11 +91,11 @@ def test_shards_are_one_model_and_one_file_beside_them_is_refused(
     write(weights, folder / single)
     with pytest.raises(CheckpointError, match="lists other files"):
         load(folder)
-    listed = json.loads(index.read_text())
-    index.write_text(json.dumps(listed | {"weight_map": dict.fromkeys(listed["weight_map"], single)}))
+    table = json.loads(index.read_text())
+    index.write_text(json.dumps(table | {"weight_map": dict.fromkeys(table["weight_map"], single)}))
     assert same(model, load(folder))
-    listed["weight_map"].popitem()
-    index.write_text(json.dumps(listed | {"weight_map": dict.fromkeys(listed["weight_map"], single)}))
+    table["weight_map"].popitem()
+    index.write_text(json.dumps(table | {"weight_map": dict.fromkeys(table["weight_map"], single)}))
     with pytest.raises(CheckpointError, match="does not match its files"):
         load(folder)
 
@@ -105,8 +105,8 @@ def test_the_transformer_of_a_sentence_transformers_directory_is_read(model: Tra
     inner.mkdir()
     for name in ("config.json", "model.safetensors"):
         (folder / name).rename(inner / name)
-    listed = [{"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
-    (folder / "modules.json").write_text(json.dumps(listed))
+    modules = [{"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
     assert same(model, load(folder))
 
 
@@ -226,11 +226,11 @@ def test_files_of_modules_are_fetched_whatever_their_folders_are_called(
     for name in ("head/model.safetensors", "deep/2_Dense/pytorch_model.bin", "checkpoint-500/model.safetensors"):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_bytes(b"weights")
-    listed = [
+    modules = [
         {"type": f"sentence_transformers.models.{kind}", "path": path}
         for kind, path in (("Transformer", ""), ("Dense", "head"), ("Dense", "deep/2_Dense"))
     ]
-    (folder / "modules.json").write_text(json.dumps(listed))
+    (folder / "modules.json").write_text(json.dumps(modules))
     assert same(model, load("somebody/something"))
     cache = folder.parent / "cache"
     assert {path.relative_to(cache).as_posix() for path in cache.rglob("*") if path.is_file()} >= {
@@ -255,14 +255,14 @@ def test_what_classifiers_have_where_the_file_does_not_say() -> None:
 
 def test_own_keys_of_nomic_v1_5_mean_what_transformers_makes_of_them(transformers) -> None:
     """It reads none of them: its defaults are the sizes of v1.5. Beside its own keys, as it saves a model that it loaded, they have no effect."""
-    own = {
+    raw = {
         "n_embd": 768, "n_head": 12, "n_inner": 3072, "n_layer": 12, "n_positions": 8192, "activation_function": "swiglu", "prenorm": False,
         "layer_norm_epsilon": 1e-12, "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "vocab_size": 30528, "type_vocab_size": 2,
         "use_flash_attn": True, "qkv_proj_bias": False,
     }  # fmt: skip
     family = family_of("nomic_bert", WHERE)
-    theirs = transformers.NomicBertConfig(**own).to_dict() | {"classifier_dropout": 0.0}  # None: as hidden_dropout_prob
-    written = family.written(family.read("nomic_bert", File(own, WHERE, frozenset()), {}))
+    theirs = transformers.NomicBertConfig(**raw).to_dict() | {"classifier_dropout": 0.0}  # None: as hidden_dropout_prob
+    written = family.written(family.read("nomic_bert", File(raw, WHERE, frozenset()), {}))
     keys = {*family.keys, "rope_parameters"} & theirs.keys()
     assert {key: written[key] for key in keys} == {key: theirs[key] for key in keys}
     assert read_config("nomic_bert", {"n_embd": 512}).d_model == 24

@@ -28,7 +28,7 @@ def true_sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def listed(cache: Path) -> dict[str, list]:
+def entries(cache: Path) -> dict[str, list]:
     return json.loads(cache.read_text())
 
 
@@ -36,7 +36,7 @@ def test_a_file_is_read_once_and_again_when_it_has_changed(tmp_path: Path, cache
     path = tmp_path / "weights"
     path.symlink_to(OLD)
     assert sha256(path) == true_sha256(OLD)
-    *state, digest = listed(cache)[str(path)]
+    *state, digest = entries(cache)[str(path)]
     assert digest == true_sha256(OLD)
     cache.write_text(json.dumps({str(path): [*state, "0" * 64]}))
     assert sha256(path) == "0" * 64
@@ -62,7 +62,7 @@ def test_a_spoiled_cache_is_written_anew(cache: Path, said: str) -> None:
     cache.parent.mkdir()
     cache.write_text(said.replace("PATH", str(OLD)))
     assert sha256(OLD) == true_sha256(OLD)
-    assert listed(cache)[str(OLD)][-1] == true_sha256(OLD)
+    assert entries(cache)[str(OLD)][-1] == true_sha256(OLD)
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(cache: Path) -> None:
@@ -74,4 +74,4 @@ def test_the_cache_is_bounded(cache: Path) -> None:
     cache.parent.mkdir()
     cache.write_text(json.dumps({f"file {n}": [] for n in range(1000)}))
     sha256(OLD)
-    assert list(listed(cache)) == [*(f"file {n}" for n in range(1, 1000)), str(OLD)]
+    assert list(entries(cache)) == [*(f"file {n}" for n in range(1, 1000)), str(OLD)]

@@ -30,19 +30,19 @@ def _rows(page: Path, heading: str) -> list[list[str]]:
 
 
 def test_the_model_types_are_those_that_load() -> None:
-    listed = {row[0].strip("`"): row[1] for row in _rows(_TYPES, "model type")[2:]}
+    documented = {row[0].strip("`"): row[1] for row in _rows(_TYPES, "model type")[2:]}
     made = {kind: config(kind) for kind in families.model_types()}
     kinds = {
-        kind: "both" if each.has_both else "decoder" if each.is_causal else "encoder" for kind, each in made.items()
+        kind: "both" if spec.has_both else "decoder" if spec.is_causal else "encoder" for kind, spec in made.items()
     }
-    assert listed.items() <= kinds.items()  # a table is all that a new type needs
+    assert documented.items() <= kinds.items()  # a table is all that a new type needs
 
 
 def test_the_settings_are_those_of_the_tables() -> None:
     items = re.findall(r"^- [^:]+: (.*)$", inspect.getdoc(Config) or "", re.MULTILINE)
-    listed = [name for item in items for name in re.findall(r"`(\w+)`", item)]
-    known = [families.family_of(kind, "").settings for kind in families.model_types()]
-    assert sorted(listed) == sorted(set().union(*known))
+    documented = [name for item in items for name in re.findall(r"`(\w+)`", item)]
+    settings = [families.family_of(kind, "").settings for kind in families.model_types()]
+    assert sorted(documented) == sorted(set().union(*settings))
 
 
 @pytest.mark.parametrize("kind", _KINDS)
@@ -50,7 +50,7 @@ def test_the_names_of_a_layer_are_those_of_its_table(kind: str) -> None:
     model_type, theirs, ours = _KINDS[kind]
     heading, _, *rows = _rows(_NAMES, "uwaga")
     column = heading.index(kind)
-    listed = {row[0].strip("`"): row[column].strip("`") for row in rows}
+    documented = {row[0].strip("`"): row[column].strip("`") for row in rows}
     made = config(model_type)
     with torch.device("meta"):
         table = families.family_of(model_type, "").table(made, Transformer(made).state_dict())
@@ -60,4 +60,4 @@ def test_the_names_of_a_layer_are_those_of_its_table(kind: str) -> None:
         for name in row.ours
         if name.startswith(ours) and name.endswith(".weight")
     }
-    assert listed == results
+    assert documented == results

@@ -65,14 +65,14 @@ def _rows(twins: Twins, *, is_long: bool = False) -> list[list[Tensor]]:
 def test_a_batch_padded_on_the_left_is_that_of_transformers(name: str, assert_as_exact: Callable) -> None:
     """Its hidden states alone: what transformers pools there is the state of the padding."""
     pair = tiny_families.twins(name)
-    given, decoder = ids(5, 13), (ids(5, 7, seed=4),) if pair.ours.config.has_both else ()
+    tokens, decoder = ids(5, 13), (ids(5, 7, seed=4),) if pair.ours.config.has_both else ()
     is_token = torch.arange(13) >= torch.tensor([0, 12, 3, 7, 5])[:, None]
     kinds = pair.ours.config.type_vocab_size
     types = torch.arange(13).expand(5, 13) // 3 % kinds if kinds > 1 else None
     inputs = {"attention_mask": is_token.long()} | ({} if types is None else {"token_type_ids": types})
-    ours = named(pair.ours(given, *decoder, token_types=types, attention_mask=is_token, output_hidden_states=True))
-    peer = theirs(pair, pair.peer, given, *decoder, **inputs)
-    exact = once(lambda: theirs(pair, pair.exact, given, *decoder, **inputs))
+    ours = named(pair.ours(tokens, *decoder, token_types=types, attention_mask=is_token, output_hidden_states=True))
+    peer = theirs(pair, pair.peer, tokens, *decoder, **inputs)
+    exact = once(lambda: theirs(pair, pair.exact, tokens, *decoder, **inputs))
     for name, value in peer.items():
         if name not in _OF_FIRST_TOKEN:
             where = is_token if value.shape[:2] == is_token.shape else slice(None)
@@ -101,7 +101,7 @@ def test_rows_are_those_that_transformers_computes_alone(name: str, assert_as_ex
     by_mask = named(pair.ours(*padded, attention_mask=torch.arange(13) < lengths[:, None], output_hidden_states=True))
 
     def alone(model: Any) -> dict[str, list[Tensor]]:
-        outputs = [theirs(pair, model, *(each[None] for each in row)) for row in zip(*rows, strict=True)]
+        outputs = [theirs(pair, model, *(sequence[None] for sequence in row)) for row in zip(*rows, strict=True)]
         return {name: [output[name][0] for output in outputs] for name in outputs[0]}
 
     peer, exact = alone(pair.peer), once(lambda: alone(pair.exact))
@@ -128,12 +128,12 @@ def _flat(parts: Iterable[Tensor]) -> Tensor:
 @torch.no_grad()
 def test_attention_maps_are_those_of_transformers(name: str, assert_as_exact: Callable) -> None:
     pair = tiny_families.twins(name)
-    given, decoder = ids(2, 9), (ids(2, 6, seed=4),) if pair.ours.config.has_both else ()
+    tokens, decoder = ids(2, 9), (ids(2, 6, seed=4),) if pair.ours.config.has_both else ()
     # In float64, padding of transformers' models that sees no token of a window gets NaN, which spreads.
     is_token = torch.arange(9) < torch.tensor([9, 9 if any(pair.ours.config.windows) else 4])[:, None]
     with watch(pair.ours) as recording:
-        pair.ours(given, *decoder, attention_mask=is_token)
-    inputs = {"input_ids": given, "attention_mask": is_token.long(), "output_attentions": True}
+        pair.ours(tokens, *decoder, attention_mask=is_token)
+    inputs = {"input_ids": tokens, "attention_mask": is_token.long(), "output_attentions": True}
     inputs |= {"decoder_input_ids": decoder[0]} if decoder else {}
 
     def weights(model: Any) -> Any:
@@ -175,9 +175,9 @@ def test_greedy_texts_are_those_of_transformers(name: str) -> None:
         elif hasattr(twins.peer, "generate") and twins.peer.get_output_embeddings() is not None:
             options = {"do_sample": False, "max_new_tokens": 8, "eos_token_id": None, "pad_token_id": PADDING}
             if settings.never_generated:
-                options["bad_words_ids"] = [[each] for each in settings.never_generated]
-            given = torch.tensor([prompt])
-            new = twins.peer.generate(given, attention_mask=torch.ones_like(given), **options)[0]
+                options["bad_words_ids"] = [[token_id] for token_id in settings.never_generated]
+            tokens = torch.tensor([prompt])
+            new = twins.peer.generate(tokens, attention_mask=torch.ones_like(tokens), **options)[0]
             assert row == new[1 if settings.has_both else len(prompt) :].tolist()
     ends = (6, 9, 17, 22, 31)
     stopped = [row[: next((n + 1 for n, token in enumerate(row) if token in ends), 8)] for row in written]
@@ -215,7 +215,7 @@ def test_a_row_has_the_bits_of_the_row_alone(name: str, dtype: torch.dtype, thre
     rows = _rows(twins, is_long=True)
     together = named(model(*map(Ragged.from_list, rows), output_hidden_states=True))
     for n, row in enumerate(zip(*rows, strict=True)):
-        alone = named(model(*(Ragged.from_list([each]) for each in row), output_hidden_states=True))
+        alone = named(model(*(Ragged.from_list([sequence]) for sequence in row), output_hidden_states=True))
         assert alone.keys() == together.keys()
         for name, value in alone.items():
             among = together[name].to_list()[n] if isinstance(value, Ragged) else together[name][n]
@@ -273,13 +273,13 @@ def test_what_is_saved_is_loaded_here(name: str, tmp_path: Path) -> None:
     assert dataclasses.replace(again.config, kept={}) == dataclasses.replace(twins.ours.config, kept={})
     state = again.state_dict()
     assert state.keys() == twins.ours.state_dict().keys()
-    assert [each for each, weight in twins.ours.state_dict().items() if not torch.equal(state[each], weight)] == []
+    assert [key for key, weight in twins.ours.state_dict().items() if not torch.equal(state[key], weight)] == []
     save(again, tmp_path / "two")
     for file in ("config.json", "model.safetensors"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
     if name in THEIRS:  # they complete what their own saved config left out; what both say must agree
         configs = (transformers.AutoConfig.from_pretrained(folder) for folder in (tmp_path / "one", twins.folder))
-        ours, peers = (_with_one_name(each.to_dict()) for each in configs)
+        ours, peers = (_with_one_name(peer_config.to_dict()) for peer_config in configs)
         assert {key for key in peers if peers[key] != ours.get(key)} <= _OLD
 
 
@@ -303,8 +303,8 @@ def test_what_is_saved_is_loaded_by_transformers(name: str, tmp_path: Path) -> N
     assert all(name.startswith(heads) for name in ours.keys() ^ peers.keys())
     for name in (ours.keys() & peers.keys()) - unread:
         assert torch.equal(ours[name], peers[name]), name
-    given, decoder = ids(2, 13), (ids(2, 7),) if pair.ours.config.has_both else ()
-    ours, peers = theirs(pair, back.eval(), given, *decoder), theirs(pair, pair.peer, given, *decoder)
+    tokens, decoder = ids(2, 13), (ids(2, 7),) if pair.ours.config.has_both else ()
+    ours, peers = theirs(pair, back.eval(), tokens, *decoder), theirs(pair, pair.peer, tokens, *decoder)
     assert all(torch.equal(ours[name], peers[name]) for name in peers if name.rstrip("0123456789").endswith("states "))
 
 
@@ -371,13 +371,13 @@ def test_a_tied_weight_may_have_any_one_of_its_names(name: str, tmp_path: Path) 
     ours, stored = twins.ours.state_dict(), load_file(twins.folder / "model.safetensors")
     for second, first in _tied(twins, stored).items():
         rest, tied = {name: x for name, x in stored.items() if name != first}, stored[first]
-        for given in ({second: tied}, {second: tied.clone(), first: tied}):
-            folder = _rewritten(twins, tmp_path, rest | given)
+        for tied_weights in ({second: tied}, {second: tied.clone(), first: tied}):
+            folder = _rewritten(twins, tmp_path, rest | tied_weights)
             again = load(folder).state_dict()
             # A T5 whose file has a head and an embedding may have both: they are equal.
             assert again.keys() - ours.keys() <= {"lm_head.decoder.weight"}
             assert all(torch.equal(x, ours.get(name, tied)) for name, x in again.items())
-            if len(given) == 1 and twins.peer is not None and hasattr(twins.peer, "get_output_embeddings"):
+            if len(tied_weights) == 1 and twins.peer is not None and hasattr(twins.peer, "get_output_embeddings"):
                 _, told = type(twins.peer).from_pretrained(folder, output_loading_info=True)
                 assert not told["missing_keys"] or twins.peer.get_output_embeddings() is None
         # Of a T5 it is then a head of its own.
@@ -420,7 +420,7 @@ def test_any_value_of_any_key_is_read_or_refused(kind: str) -> None:
 def test_a_value_that_is_not_computed_is_refused(kind: str) -> None:
     family = family_of(kind, WHERE)
     for key, values in {**family.only, "quantization_config": (None,), "per_layer_config": (None,)}.items():
-        other = next(each for each in (True, False, 7, "relative_key") if each not in values)
+        other = next(value for value in (True, False, 7, "relative_key") if value not in values)
         with pytest.raises(CheckpointError) as caught:
             read_config(kind, {key: other})
         if key not in family.keys and key not in family.reasons:
@@ -432,7 +432,7 @@ def test_a_value_that_is_not_computed_is_refused(kind: str) -> None:
 def test_unknown_keys_are_warned_of_and_kept(kind: str) -> None:
     with pytest.warns(UserWarning, match="unknown keys") as caught:
         config = read_config(kind, {"new_trick": 7, "_name_or_path": "x"})
-    assert [str(each.message) for each in caught] == [f"{WHERE} has unknown keys, which have no effect: new_trick"]
+    assert [str(warned.message) for warned in caught] == [f"{WHERE} has unknown keys, which have no effect: new_trick"]
     written = family_of(kind, WHERE).written(config)
     assert (written["new_trick"], written["_name_or_path"]) == (7, "x")
 

@@ -175,9 +175,9 @@ def test_a_streamer_hears_what_transformers_tells(twins, prompts: list[list[int]
 _NOTHING = dict.fromkeys(("temperature", "top_k", "top_p", "length_penalty", "early_stopping", "seed"))
 
 
-def _options(**given) -> GenerationOptions:
+def _options(**options) -> GenerationOptions:
     return GenerationOptions(
-        **(_NOTHING | {"max_new_tokens": 3, "do_sample": True, "num_beams": 1, "eos_token_ids": ()} | given)
+        **(_NOTHING | {"max_new_tokens": 3, "do_sample": True, "num_beams": 1, "eos_token_ids": ()} | options)
     )
 
 
@@ -200,8 +200,8 @@ FILTERS = [
 ]
 
 
-@pytest.mark.parametrize("given", FILTERS, ids=lambda given: ",".join(f"{k}={v}" for k, v in given.items()))
-def test_what_may_be_drawn_is_what_transformers_leaves(transformers, given: dict) -> None:
+@pytest.mark.parametrize("filters", FILTERS, ids=lambda filters: ",".join(f"{k}={v}" for k, v in filters.items()))
+def test_what_may_be_drawn_is_what_transformers_leaves(transformers, filters: dict) -> None:
     logits_RV = torch.randn(50, 30, generator=torch.Generator().manual_seed(1)) * 2
     logits_RV[0, 3:9] = logits_RV[0].max()  # as likely as one another
     warpers = transformers.generation.logits_process
@@ -212,9 +212,9 @@ def test_what_may_be_drawn_is_what_transformers_leaves(transformers, given: dict
     }
     expected_RV = logits_RV
     for name, kind in kinds.items():
-        if name in given:
-            expected_RV = kind(given[name])(None, expected_RV)
-    assert torch.equal(process_logits(logits_RV, _options(**given)), expected_RV)
+        if name in filters:
+            expected_RV = kind(filters[name])(None, expected_RV)
+    assert torch.equal(process_logits(logits_RV, _options(**filters)), expected_RV)
 
 
 def test_a_seed_says_what_is_drawn(model: Transformer) -> None:

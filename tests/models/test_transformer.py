@@ -60,12 +60,12 @@ def test_one_row_needs_no_batch() -> None:
 @torch.no_grad()
 def test_tokens_after_key_lengths_are_seen_by_none(make: Callable[..., Transformer]) -> None:
     model, lengths = make(outputs=()), torch.tensor([2, 1])
-    own = model(PACKED, key_lengths=lengths).last_hidden_state
+    masked = model(PACKED, key_lengths=lengths).last_hidden_state
     short = Ragged.from_list([row[:n] for row, n in zip(PACKED.to_list(), lengths.tolist(), strict=True)])
     alone, whole = model(short).last_hidden_state, model(PACKED).last_hidden_state
-    for with_hidden, without, n in zip(own.to_list(), alone.to_list(), lengths.tolist(), strict=True):
+    for with_hidden, without, n in zip(masked.to_list(), alone.to_list(), lengths.tolist(), strict=True):
         assert torch.equal(with_hidden[:n], without)
-    assert not torch.equal(own.values, whole.values)
+    assert not torch.equal(masked.values, whole.values)
     assert torch.equal(model(PACKED, key_lengths=PACKED.lengths).last_hidden_state.values, whole.values)
 
 
@@ -85,8 +85,8 @@ def test_gradients_reach_every_weight_of_a_ragged_batch(make: Callable[[], Trans
     output = model(PACKED, *([PACKED] * model.config.has_both))
     total = output.logits.values.square().sum()
     for name in ("tokens", "sequence", "pooled"):
-        each = getattr(output, name)
-        total = total if each is None else total + (each.values if isinstance(each, Ragged) else each).square().sum()
+        part = getattr(output, name)
+        total = total if part is None else total + (part.values if isinstance(part, Ragged) else part).square().sum()
     total.backward()
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
 
