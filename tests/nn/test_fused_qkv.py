@@ -14,11 +14,11 @@ from uwaga.nn import MultiHeadAttention, attention
 
 
 def linears(widths: tuple[int, ...], *, bias: bool = True, width: int = 6) -> list[nn.Linear]:
-    return [nn.Linear(width, each, bias) for each in widths]
+    return [nn.Linear(width, out_width, bias) for out_width in widths]
 
 
 def separately(made: list[nn.Linear], x: Tensor) -> list[Tensor]:
-    return [functional.linear(x, each.weight, each.bias) for each in made]
+    return [functional.linear(x, linear.weight, linear.bias) for linear in made]
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -28,12 +28,12 @@ def test_the_maps_and_their_gradients_are_those_of_each_alone(
 ) -> None:
     torch.manual_seed(0)
     made, x = linears((8, 4, 4), bias=bias), torch.randn(shape, requires_grad=True)
-    cotangents = [torch.randn(*shape[:-1], each.out_features) for each in made]
+    cotangents = [torch.randn(*shape[:-1], linear.out_features) for linear in made]
 
     def results(maps: Callable[[list[nn.Linear], Tensor], Any], dtype: torch.dtype) -> Tensor:
-        copies, y = [copy.deepcopy(each).to(dtype) for each in made], x.detach().to(dtype).requires_grad_()
+        copies, y = [copy.deepcopy(linear).to(dtype) for linear in made], x.detach().to(dtype).requires_grad_()
         outputs = maps(copies, y)
-        inputs = [y, *(parameter for each in copies for parameter in each.parameters())]
+        inputs = [y, *(parameter for linear in copies for parameter in linear.parameters())]
         result = torch.autograd.grad(outputs, inputs, [cotangent.to(dtype) for cotangent in cotangents])
         return torch.cat([output.detach().flatten() for output in (*outputs, *result)])
 

@@ -76,7 +76,7 @@ def test_a_layer_gives_torchs_numbers(kind: str, norm: str, activation: str, bia
         inputs, mask = (x, memory), {"mask": Causal(), "memory_mask": KeyLengths(LENGTHS)}
         later = nn.Transformer.generate_square_subsequent_mask(7) < 0
         options = {"tgt_mask": later, "memory_key_padding_mask": hidden}
-    right = lambda: exact(*(each.double() for each in inputs), **options)  # noqa: E731
+    right = lambda: exact(*(tensor.double() for tensor in inputs), **options)  # noqa: E731
     assert_as_exact(layer(*inputs, **mask), peer(*inputs, **options), right)
 
 
@@ -115,10 +115,10 @@ def test_only_a_token_of_each_row(norm: str, mask: str, bias: str) -> None:
     torch.manual_seed(0)
     spec = LayerSpec(d_model=16, num_heads=2, d_ff=12, norm=norm, output_norms=norm == "pre", qk_norm=True)
     layer, batch = EncoderLayer(spec), Ragged.from_padded(_x(3, 7, 16, dtype=torch.float32), LENGTHS)
-    given = {"mask": ONLY_MASKS[mask], "bias": ONLY_BIASES[bias], "rotary": RotaryPositions(4)(batch)}
-    whole = layer(batch, **given).to_list()
+    options = {"mask": ONLY_MASKS[mask], "bias": ONLY_BIASES[bias], "rotary": RotaryPositions(4)(batch)}
+    whole = layer(batch, **options).to_list()
     for only, place in (("first", 0), ("last", -1)):
-        result = layer(batch, **given, only=only)
+        result = layer(batch, **options, only=only)
         assert torch.equal(result.values, torch.stack([row[place] for row in whole]))
         assert result.offsets.tolist() == [0, 1, 2, 3]
 
@@ -142,9 +142,9 @@ def test_gradients_reach_inputs_and_weights(kind: type, norm: str) -> None:
     inputs = [_x(5, 4, seed=seed).requires_grad_() for seed in range(2 if kind is DecoderLayer else 1)]
     offsets, names = torch.tensor([0, 2, 5]), dict(layer.named_parameters())
 
-    def run(*given: torch.Tensor) -> torch.Tensor:
-        rows = tuple(Ragged(x, offsets) for x in given[: len(inputs)])
-        state = dict(zip(names, given[len(inputs) :], strict=True))
+    def run(*tensors: torch.Tensor) -> torch.Tensor:
+        rows = tuple(Ragged(x, offsets) for x in tensors[: len(inputs)])
+        state = dict(zip(names, tensors[len(inputs) :], strict=True))
         return torch.func.functional_call(layer, state, rows, {"mask": Causal()}).values
 
     assert torch.autograd.gradcheck(run, (*inputs, *names.values()), fast_mode=True)
@@ -181,11 +181,11 @@ def test_biases_and_masks_reach_the_attention_that_they_are_for() -> None:
     layer, x, memory = _decoder(1).layers[0], _x(5, 8), _x(6, 8, seed=1)
     seen = {}
     names = {layer.attention: "attention", layer.cross_attention: "cross_attention"}
-    own, other = _x(2, 5, 5), _x(2, 5, 6)
+    self_bias, other = _x(2, 5, 5), _x(2, 5, 6)
     with hooked(dict.fromkeys(names, looking(lambda asked, where: seen.update({names[where]: asked.options})))):
-        layer(x, memory, mask=Causal(), bias=own, memory_mask=KeyLengths(torch.tensor(4)), memory_bias=other)
+        layer(x, memory, mask=Causal(), bias=self_bias, memory_mask=KeyLengths(torch.tensor(4)), memory_bias=other)
     assert seen["attention"]["mask"] == Causal()
-    assert seen["attention"]["bias"] is own
+    assert seen["attention"]["bias"] is self_bias
     assert isinstance(seen["cross_attention"]["mask"], KeyLengths)
     assert seen["cross_attention"]["bias"] is other
 

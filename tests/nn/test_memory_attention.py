@@ -96,5 +96,5 @@ def test_a_layer_and_a_function_that_reads_can_be_compiled(database: SoftDatabas
         for _ in range(2):
             result = compiled(query)
             assert torch.equal(result, plain)
-            parts = [torch.autograd.grad(each, query, retain_graph=True)[0] for each in (result, plain)]
+            parts = [torch.autograd.grad(output, query, retain_graph=True)[0] for output in (result, plain)]
             assert torch.equal(*parts)

@@ -21,10 +21,10 @@ def test_it_is_the_norm_by_one_more_than_its_weight() -> None:
     x, added = torch.randn(5, 12), torch.randn(5, 12)
     assert torch.equal(norm(x), plain(x))
     drop = nn.Dropout(0.0)
-    ours, theirs = (residual_norm(each, drop, x, added, wants_sum=True) for each in (norm, plain))
+    ours, theirs = (residual_norm(module, drop, x, added, wants_sum=True) for module in (norm, plain))
     assert torch.equal(ours.output, theirs.output)
-    for each in (ours, theirs):
-        each.output.square().sum().backward()
+    for result in (ours, theirs):
+        result.output.square().sum().backward()
     assert torch.equal(norm.weight.grad, plain.weight.grad)
 
 

@@ -83,7 +83,7 @@ def test_both_ways_give_the_same_bits(kind: str, option: str) -> None:
     for a, b in zip(_everything(operands, options), _everything(operands, general), strict=True):
         assert torch.equal(a, b)
         assert a.stride() == b.stride()
-    assert [_takes_the_short_way(operands, each) for each in (options, general)] == [True, False]
+    assert [_takes_the_short_way(operands, arguments) for arguments in (options, general)] == [True, False]
 
 
 def _takes_the_short_way(operands: tuple, options: dict) -> bool:
@@ -94,11 +94,11 @@ def _takes_the_short_way(operands: tuple, options: dict) -> bool:
 @pytest.mark.parametrize("operands", [OPERANDS["heads inside tokens"], _ragged], ids=["dense", "ragged"])
 def test_hooks_see_the_saved_tensors_and_may_move_them(operands) -> None:
     def gradients(*hooks) -> list[torch.Tensor]:
-        given = operands()
-        leaves = [_values(x).requires_grad_() for x in given]
+        tensors = operands()
+        leaves = [_values(x).requires_grad_() for x in tensors]
         with torch.autograd.graph.saved_tensors_hooks(*hooks):
-            out = _values(attention(*given, mask=Causal()))
-        for x in given:
+            out = _values(attention(*tensors, mask=Causal()))
+        for x in tensors:
             if isinstance(x, Ragged):
                 x.offsets.fill_(-1)  # its memory may be anybody's by now
         return list(torch.autograd.grad(out.square().sum(), leaves))
@@ -110,10 +110,10 @@ def test_hooks_see_the_saved_tensors_and_may_move_them(operands) -> None:
         return x.detach().clone(memory_format=torch.contiguous_format)
 
     moved = gradients(copy, lambda x: x)
-    given = operands()
-    assert {_values(x).shape for x in given} <= set(seen)
-    leaves = [_values(x).requires_grad_() for x in given]
-    expected = torch.autograd.grad(_values(attention(*given, mask=Causal())).square().sum(), leaves)
+    tensors = operands()
+    assert {_values(x).shape for x in tensors} <= set(seen)
+    leaves = [_values(x).requires_grad_() for x in tensors]
+    expected = torch.autograd.grad(_values(attention(*tensors, mask=Causal())).square().sum(), leaves)
     assert all(torch.equal(a, b) for a, b in zip(moved, expected, strict=True))
 
 
@@ -139,7 +139,7 @@ def test_negative_views_are_read_as_what_they_mean(mask: KeyLengths | None) -> N
 
     def all_of(x: torch.Tensor) -> list[torch.Tensor]:
         grad = x[..., :5]
-        q, k, v = (each.requires_grad_() for each in _dense())
+        q, k, v = (operand.requires_grad_() for operand in _dense())
         packed = Ragged(x[0].transpose(0, 1), torch.tensor([0, 2, 9]))
         return [
             attention(x, x, x, mask=mask),

@@ -144,9 +144,9 @@ def test_a_gradient_without_the_others_has_the_same_bits(chosen: tuple[int, ...]
     mask = Causal() & KeyLengths(torch.tensor(129))
 
     def gradients_of(numbers: tuple[int, ...]) -> dict[int, torch.Tensor]:
-        given = [x.clone().requires_grad_(n in numbers) for n, x in enumerate(operands[:3])]
-        output = attention(*given, mask=mask, impl="cpu")
-        result = torch.autograd.grad(output, [given[n] for n in numbers], operands[3])
+        inputs = [x.clone().requires_grad_(n in numbers) for n, x in enumerate(operands[:3])]
+        output = attention(*inputs, mask=mask, impl="cpu")
+        result = torch.autograd.grad(output, [inputs[n] for n in numbers], operands[3])
         return dict(zip(numbers, result, strict=True))
 
     together = gradients_of((0, 1, 2))

@@ -44,7 +44,7 @@ def test_values_are_as_exact_as_those_of_pytorch(
     x, weight = torch.randn(3, 7, 70).to(dtype), torch.randn(50, 70).to(dtype)
     bias = torch.randn(50).to(dtype) if has_bias else None
     residual = None if has_bias else torch.randn(3, 7, 50).to(dtype)
-    doubles = [None if each is None else each.double() for each in (x, weight, bias, residual)]
+    doubles = [None if operand is None else operand.double() for operand in (x, weight, bias, residual)]
 
     def exact() -> Tensor:
         return separately(*doubles[:3], activation, doubles[3])
@@ -57,10 +57,10 @@ def test_values_are_as_exact_as_those_of_pytorch(
 def test_operands_may_have_any_strides(impl: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     plain = [torch.randn(6, 12), torch.randn(10, 12), torch.randn(10), torch.randn(6, 10)]
-    x, weight, bias, residual = (each.to(dtype) for each in plain)
+    x, weight, bias, residual = (operand.to(dtype) for operand in plain)
     expected = uwaga.linear(x, weight, bias, residual=residual, impl=impl)
-    turned = [each.t().contiguous().t() for each in (x, weight, residual)]
-    spread = [each.repeat_interleave(2, -1)[..., ::2] for each in (x, weight, residual, bias)]
+    turned = [operand.t().contiguous().t() for operand in (x, weight, residual)]
+    spread = [operand.repeat_interleave(2, -1)[..., ::2] for operand in (x, weight, residual, bias)]
     shifted = torch.cat((weight.new_zeros(3), weight.flatten()))[3:].view(
         10, 12
     )  # at an address that no vector is aligned to
@@ -127,7 +127,7 @@ def test_a_row_has_the_same_bits_among_any_others(
         return uwaga.linear(x[part], weight, bias, activation="gelu", residual=residual[part], impl=impl)
 
     def exact(part: slice) -> Tensor:
-        doubles = (each.double() for each in (x[part], weight, bias))
+        doubles = (operand.double() for operand in (x[part], weight, bias))
         return separately(*doubles, "gelu", residual[part].double())
 
     whole = mapped(slice(300))

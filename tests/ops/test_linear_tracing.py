@@ -35,8 +35,8 @@ class Map(nn.Module):
 def test_the_registered_operator_passes_opcheck() -> None:
     x, weight, bias, residual = torch.randn(4, 6), torch.randn(5, 6), torch.randn(5), torch.randn(4, 5)
     torch.library.opcheck(torch.ops.uwaga.linear.default, (x, weight, bias, residual, "gelu"))
-    for each in (x, weight, bias, residual):
-        each.requires_grad_()
+    for operand in (x, weight, bias, residual):
+        operand.requires_grad_()
     torch.library.opcheck(torch.ops.uwaga.linear.default, (x, weight, bias, residual, ""))
     torch.library.opcheck(torch.ops.uwaga.linear.default, (x.detach()[None].requires_grad_(), weight, None, None, ""))
 
@@ -55,7 +55,7 @@ def test_a_map_compiles_into_one_graph(impl: str, backend: str) -> None:
         expected, result = module(rows), compiled(rows)
         torch.testing.assert_close(result, expected)
         inputs = [rows, *module.parameters()] if rows.requires_grad else list(module.parameters())
-        ours, theirs = (torch.autograd.grad(each.square().sum(), inputs) for each in (result, expected))
+        ours, theirs = (torch.autograd.grad(output.square().sum(), inputs) for output in (result, expected))
         for one, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     with torch.no_grad():
@@ -119,7 +119,7 @@ TANGENTS = tuple(map(torch.randn_like, OPERANDS))
 TRANSFORMS: dict[str, Callable[[Callable[..., Tensor]], object]] = {
     "jvp": lambda f: torch.func.jvp(f, OPERANDS, TANGENTS),
     "forward mode": _dual,
-    **{each.__name__: lambda f, each=each: each(_loss(f))(OPERANDS[1]) for each in (torch.func.grad, torch.func.hessian, torch.func.jacrev)},
+    **{transform.__name__: lambda f, transform=transform: transform(_loss(f))(OPERANDS[1]) for transform in (torch.func.grad, torch.func.hessian, torch.func.jacrev)},
     "vmap": lambda f: torch.func.vmap(f, (2, 1, None))(*MAPPED, OPERANDS[2]),
 }  # fmt: skip
 

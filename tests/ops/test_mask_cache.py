@@ -83,15 +83,15 @@ def test_the_second_call_gives_the_bits_of_the_first_until_the_mask_changes(
     operands: Callable, make, tensor, other
 ) -> None:
     """Written into, or with other memory."""
-    mine, given = tensor.clone(), operands()
-    mask, expected, changed = make(mine), _long(given, make(tensor)), _long(given, make(other.to(mine.dtype)))
+    mine, inputs = tensor.clone(), operands()
+    mask, expected, changed = make(mine), _long(inputs, make(tensor)), _long(inputs, make(other.to(mine.dtype)))
     assert not torch.equal(expected[0], changed[0])
     for _ in range(3):
-        _assert_same(_both(given, mask), expected)
+        _assert_same(_both(inputs, mask), expected)
     mine.copy_(other)
-    _assert_same(_both(given, mask), changed)
+    _assert_same(_both(inputs, mask), changed)
     mine.data = tensor.clone()
-    _assert_same(_both(given, mask), expected)
+    _assert_same(_both(inputs, mask), expected)
 
 
 UNFIT = {
@@ -104,11 +104,11 @@ UNFIT = {
 @pytest.mark.parametrize(("operands", "make", "before", "after", "said"), UNFIT.values(), ids=UNFIT)
 def test_numbers_that_fit_no_longer_are_an_error(operands: Callable, make, before, after, said: str) -> None:
     mine = torch.tensor(before)
-    mask, given = make(mine), operands()
-    _both(given, mask)
+    mask, inputs = make(mine), operands()
+    _both(inputs, mask)
     mine.copy_(torch.tensor(after))
     with pytest.raises(ValueError, match=said):
-        attention(*given, mask=mask)
+        attention(*inputs, mask=mask)
 
 
 def test_sizes_options_and_offsets_of_another_call_count() -> None:
@@ -122,11 +122,11 @@ def test_sizes_options_and_offsets_of_another_call_count() -> None:
 
 
 def test_what_is_cached_is_no_part_of_a_masks_value() -> None:
-    mask, given = KeyLengths(torch.tensor([3, 6])), _dense()
-    expected = _both(given, mask)
+    mask, inputs = KeyLengths(torch.tensor([3, 6])), _dense()
+    expected = _both(inputs, mask)
     for other in (copy.copy(mask), copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
         assert not hasattr(other, "cached_layout")
-        _assert_same(_both(given, other), expected)
+        _assert_same(_both(inputs, other), expected)
     assert repr(mask) == "KeyLengths(lengths=tensor([3, 6]))"
 
 
@@ -139,6 +139,6 @@ def test_a_mask_of_ones_own_is_asked_every_time() -> None:
             self.asked.append(1)
             program.lengths(torch.tensor([len(self.asked), 7]))
 
-    mask, given = Growing([]), _dense()
+    mask, inputs = Growing([]), _dense()
     for seen in (1, 2, 3):
-        _assert_same(_both(given, mask), _long(given, KeyLengths(torch.tensor([seen, 7]))))
+        _assert_same(_both(inputs, mask), _long(inputs, KeyLengths(torch.tensor([seen, 7]))))

@@ -20,13 +20,13 @@ QUERIES, DOCUMENTS = ragged([3, 1, 32, 7], 0), ragged([5, 1, 90, 17, 2], 1)
 
 
 def test_scores_and_gradients_are_those_of_the_equation() -> None:
-    queries, documents = (each.with_values(each.values.double().requires_grad_()) for each in (QUERIES, DOCUMENTS))
+    queries, documents = (rows.with_values(rows.values.double().requires_grad_()) for rows in (QUERIES, DOCUMENTS))
     expected, result = by_equation(queries, documents), maxsim(queries, documents)
     torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
     weights = torch.arange(20.0, dtype=torch.float64).reshape(4, 5)
     grads = [torch.autograd.grad((x * weights).sum(), (queries.values, documents.values)) for x in (result, expected)]
-    for own, theirs in zip(*grads, strict=True):
-        torch.testing.assert_close(own, theirs, rtol=1e-12, atol=1e-12)
+    for ours, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_a_score_has_the_same_bits_alone_and_among_more_than_are_in_memory_at_a_time() -> None:

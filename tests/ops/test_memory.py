@@ -195,9 +195,9 @@ STORAGES: dict[str, tuple[int, Tensor | None, Callable[[Tensor], dict[str, objec
 @needs_native
 @pytest.mark.parametrize("name", STORAGES)
 def test_a_storage_that_was_resized(name: str) -> None:
-    size, given, options_of = STORAGES[name]
+    size, replacement, options_of = STORAGES[name]
     tensors = _dense()
-    tensor = tensors[name] if given is None else given.clone()
+    tensor = tensors[name] if replacement is None else replacement.clone()
     options = options_of(tensor)
     attention(**tensors, **options)  # its layout is remembered
     tensor.untyped_storage().resize_(size)
@@ -218,7 +218,7 @@ BETWEEN = {
 @pytest.mark.parametrize("change", BETWEEN)
 def test_what_was_changed_between_the_passes(change: str, mask: object) -> None:
     name, spoil = BETWEEN[change]
-    tensors = {each: x.requires_grad_() for each, x in _dense().items()}
+    tensors = {operand: x.requires_grad_() for operand, x in _dense().items()}
     output = attention(**tensors, mask=mask).sum()
     spoil(tensors[name])
     with pytest.raises((ValueError, RuntimeError), match=r"has 100|modified|dtype|shape|\(3, 2, 6, 8\)|float"):
@@ -241,7 +241,7 @@ def test_what_was_changed_between_the_passes(change: str, mask: object) -> None:
     ids=["another shape", "an lse of another dtype"],
 )
 def test_a_saved_tensor_hook_that_gives_something_else(unpack: Callable[[Tensor], Tensor], said: str) -> None:
-    tensors = {each: x.requires_grad_() for each, x in _dense().items()}
+    tensors = {operand: x.requires_grad_() for operand, x in _dense().items()}
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
         output = attention(**tensors).sum()
     with pytest.raises(ValueError, match=said):

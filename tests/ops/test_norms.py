@@ -157,8 +157,8 @@ def test_the_norm_of_a_sum_of_embeddings(dtype: torch.dtype, has_types: bool) ->
     ids, at, kind = (torch.arange(300) * 7 % n for n in (50, 20, 2))
 
     def run(*tables: Tensor, ids: Tensor = ids, at: Tensor = at) -> Tensor:
-        own = Lookup(tables[1], kind) if has_types else None
-        return embedding_norm(Lookup(tables[0], ids), own, Lookup(tables[2], at), weight=weight, bias=bias, eps=EPS)
+        types = Lookup(tables[1], kind) if has_types else None
+        return embedding_norm(Lookup(tables[0], ids), types, Lookup(tables[2], at), weight=weight, bias=bias, eps=EPS)
 
     exact = words.double()[ids] + places.double()[at] + (kinds.double()[kind] if has_types else 0)
     exact = functional.layer_norm(exact, (48,), weight.double(), bias.double(), EPS)

@@ -198,7 +198,7 @@ def _loss_of_lengths(x: torch.Tensor, lengths: torch.Tensor, impl: str) -> torch
     return attention(x, x, x, mask=KeyLengths(lengths), impl=impl).square().sum()
 
 
-DENSE, EACH = (2, 4, 5, 8), [(0, 0), (0, None), (None, 0), (1, 0)]
+DENSE, IN_DIMS = (2, 4, 5, 8), [(0, 0), (0, None), (None, 0), (1, 0)]
 LENGTHS = KeyLengths(torch.tensor([4, 5]))
 # What is mapped over, the shapes of its two operands without the mapped dimension, and where that one is.
 MAPPED = {
@@ -207,12 +207,12 @@ MAPPED = {
     ),
     "plain matrices": (lambda q, k, impl: attention(q, k, k, impl=impl), (5, 4), (5, 4), [(0, 0)]),
     # Operands of two sequences a map, which see one mask or bias: of the map or of all maps.
-    "dense mask": (lambda x, y, impl: attention(x, x, x, mask=y > 0, impl=impl), DENSE, (5, 5), EACH),
-    "dense mask of heads": (lambda x, y, impl: attention(x, x, x, mask=y > 0, impl=impl), DENSE, (4, 5, 5), EACH),
-    "bias": (lambda x, y, impl: attention(x, x, x, bias=y, impl=impl), DENSE, (5, 5), EACH),
-    "bias of sequences": (lambda x, y, impl: attention(x, x, x, bias=y, impl=impl), DENSE, (2, 1, 5, 5), EACH),
-    "documents": (lambda x, y, impl: attention(x, x, x, mask=Documents((y > 0).long()), impl=impl), DENSE, (5,), EACH),
-    "one length": (lambda x, y, impl: attention(x, x, x, mask=KeyLengths((y > 0).sum()), impl=impl), DENSE, (5,), EACH),
+    "dense mask": (lambda x, y, impl: attention(x, x, x, mask=y > 0, impl=impl), DENSE, (5, 5), IN_DIMS),
+    "dense mask of heads": (lambda x, y, impl: attention(x, x, x, mask=y > 0, impl=impl), DENSE, (4, 5, 5), IN_DIMS),
+    "bias": (lambda x, y, impl: attention(x, x, x, bias=y, impl=impl), DENSE, (5, 5), IN_DIMS),
+    "bias of sequences": (lambda x, y, impl: attention(x, x, x, bias=y, impl=impl), DENSE, (2, 1, 5, 5), IN_DIMS),
+    "documents": (lambda x, y, impl: attention(x, x, x, mask=Documents((y > 0).long()), impl=impl), DENSE, (5,), IN_DIMS),
+    "one length": (lambda x, y, impl: attention(x, x, x, mask=KeyLengths((y > 0).sum()), impl=impl), DENSE, (5,), IN_DIMS),
     "gradients under lengths": (
         lambda x, y, impl: torch.func.grad(_loss_of_lengths)(x, (y > 0).sum(-1), impl), DENSE, (2, 5), [(0, 0)],
     ),
@@ -254,8 +254,8 @@ def _with_distances(q: torch.Tensor, start: torch.Tensor | int | None) -> torch.
 def test_jit_trace_records_the_call_for_other_sizes(call: Callable[..., torch.Tensor], starts: bool) -> None:
     traced = torch.jit.trace(call, (_x(2, 2, 8, 16), *[torch.tensor([1, 3])] * starts))
     for tokens in (3, 8, 300):
-        given = _x(2 if starts else 3, 2, tokens, 16, seed=tokens), *[torch.tensor([5, -tokens])] * starts
-        torch.testing.assert_close(traced(*given), call(*given))
+        arguments = _x(2 if starts else 3, 2, tokens, 16, seed=tokens), *[torch.tensor([5, -tokens])] * starts
+        torch.testing.assert_close(traced(*arguments), call(*arguments))
 
 
 def test_forward_mode_is_not_lost_where_a_tracer_or_a_mode_looks_on() -> None:
