@@ -74,8 +74,8 @@ def test_output_lse_and_map_are_differentiable(impl: str | None, name: str) -> N
     torch.testing.assert_close(m.entropy(), torch.special.entr(dense).sum(-1))
     seen = expected.lse.isfinite()
     result = torch.autograd.grad(output.sum() + lse[seen].sum() + m.lse[seen].sum(), operands)
-    wanted = torch.autograd.grad(expected.output.sum() + 2 * expected.lse[seen].sum(), operands)
-    for x, y in zip(result, wanted, strict=True):
+    expected_gradients = torch.autograd.grad(expected.output.sum() + 2 * expected.lse[seen].sum(), operands)
+    for x, y in zip(result, expected_gradients, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
 
 

@@ -95,7 +95,7 @@ def merged(dense_QK: torch.Tensor, spans, key_spans) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("given", "spans", "key_spans"),
+    ("words", "spans", "key_spans"),
     [
         ((WORD_IDS,), SPANS, SPANS),
         ((SPANS,), SPANS, SPANS),
@@ -105,12 +105,12 @@ def merged(dense_QK: torch.Tensor, spans, key_spans) -> torch.Tensor:
     ids=["ids", "spans", "some tokens", "other words of queries"],
 )
 @pytest.mark.parametrize("batch", [(), (2,), (2, 3)], ids=str)
-def test_weights_between_words(batch: tuple[int, ...], given: tuple, spans: list, key_spans: list) -> None:
-    m = token_map(*batch, queries=spans[-1][1] if len(given) == 2 else 7)
-    result = WordMap(m, *given)
+def test_weights_between_words(batch: tuple[int, ...], words: tuple, spans: list, key_spans: list) -> None:
+    m = token_map(*batch, queries=spans[-1][1] if len(words) == 2 else 7)
+    result = WordMap(m, *words)
     assert result.shape == (*batch, 2, len(spans), len(key_spans))
     torch.testing.assert_close(result.to_dense(), merged(m.to_dense(), spans, key_spans))
-    if given == (SPANS,):
+    if words == (SPANS,):
         edges = [start for start, _ in SPANS] + [7]
         torch.testing.assert_close(result.to_dense(), m.pool(edges, edges).weights)
 

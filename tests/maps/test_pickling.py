@@ -58,9 +58,9 @@ def test_a_copy_reads_the_same_weights(name: str, how: str) -> None:
     m = MAPS[name]()
     unread = COPIES[how](m)
     expected = _all(m)
-    for each in (unread, COPIES[how](m)):
-        assert repr(each) == repr(m)
-        assert all(map(torch.equal, _all(each), expected))
+    for copied in (unread, COPIES[how](m)):
+        assert repr(copied) == repr(m)
+        assert all(map(torch.equal, _all(copied), expected))
 
 
 @pytest.mark.parametrize("how", COPIES)

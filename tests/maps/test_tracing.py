@@ -84,14 +84,14 @@ def _attended(query: Tensor) -> tuple[Tensor, ...]:
     return output, lse, m.entropy()
 
 
-def _jit(f: Callable, *given: Tensor) -> Callable:
-    return torch.jit.trace(f, given, check_trace=False)
+def _jit(f: Callable, *arguments: Tensor) -> Callable:
+    return torch.jit.trace(f, arguments, check_trace=False)
 
 
 TRACERS = {
     "torch.jit.trace": _jit,
-    "make_fx": lambda f, *given: make_fx(f)(*given),
-    "make_fx before autograd": lambda f, *given: make_fx(f, pre_dispatch=True)(*given),
+    "make_fx": lambda f, *arguments: make_fx(f)(*arguments),
+    "make_fx before autograd": lambda f, *arguments: make_fx(f, pre_dispatch=True)(*arguments),
 }
 
 

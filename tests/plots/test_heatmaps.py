@@ -155,10 +155,10 @@ def test_panels_of_any_number_kind_and_size() -> None:
 
 def test_one_scale_for_all_or_one_each() -> None:
     weights = torch.tensor([[[0.1]], [[0.8]]])
-    shared, each = plots.head_grid(weights), plots.head_grid(weights, shared=False)
+    shared, separate = plots.head_grid(weights), plots.head_grid(weights, shared=False)
     assert [ax.images[0].norm.vmax for ax in panels(shared)] == pytest.approx([0.8, 0.8])
-    assert len(shared.axes) > len(each.axes)
-    assert [ax.images[0].norm.vmax for ax in panels(each)] == pytest.approx([0.1, 0.8])
+    assert len(shared.axes) > len(separate.axes)
+    assert [ax.images[0].norm.vmax for ax in panels(separate)] == pytest.approx([0.1, 0.8])
 
 
 TABLE = HeadTable(

@@ -29,10 +29,10 @@ def overlays(figure: Figure) -> list[numpy.ndarray]:
 
 def test_the_mean_is_large_and_every_head_small() -> None:
     m = some_map(1)
-    mean, *each = overlays(plots.patch_attention(PICTURE, m, GRID, (1, 2)))
+    mean, *heads = overlays(plots.patch_attention(PICTURE, m, GRID, (1, 2)))
     expected_HIJ = GRID.looks_at(m, (1, 2)).double().numpy()
     numpy.testing.assert_allclose(mean, expected_HIJ.mean(0))
-    numpy.testing.assert_allclose(each, expected_HIJ)
+    numpy.testing.assert_allclose(heads, expected_HIJ)
 
 
 def test_one_of_a_batch_chosen_heads_and_who_looks() -> None:

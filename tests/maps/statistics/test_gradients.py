@@ -141,7 +141,7 @@ def test_forward_mode_of_attend(of_value: bool) -> None:
         return attend(q, k, x) if of_value else attend(x, k, k)
 
     ends = [run(at.double() + sign * 1e-6 * along.double(), attention) for sign in (1, -1)]
-    value, tangent = torch.func.jvp(lambda x: run(x, lambda *given: attend(*given).output), (at,), (along,))
+    value, tangent = torch.func.jvp(lambda x: run(x, lambda *operands: attend(*operands).output), (at,), (along,))
     assert torch.allclose(value, attention(query, key, key), atol=1e-6)
     assert torch.allclose(tangent, ((ends[0] - ends[1]) / 2e-6).float(), atol=1e-6)
 
@@ -194,8 +194,8 @@ def test_entries_have_the_gradients_of_the_dense_matrix(kind: str, index: str, q
         "sinks": ({"sinks": sinks, "mask": Causal()}, (causal, None, None, sinks)),
         "alibi": ({"bias": AlibiBias(slopes)}, (None, -slopes[:, None, None] * j_minus_i.abs(), None, None)),
     }
-    given, by_hand = options[kind]
-    m = AttentionMap(query, key, **given)
+    named, by_hand = options[kind]
+    m = AttentionMap(query, key, **named)
     dense = dense_weights(query, key, *by_hand)
     result = m[INDICES[index]] if INDICES[index] else m.to_dense()
     expected = dense
@@ -207,7 +207,7 @@ def test_entries_have_the_gradients_of_the_dense_matrix(kind: str, index: str, q
     operands = [
         query,
         key,
-        *(x for x in (bias, sinks, slopes) if any(x is y for y in given.values()) or (kind == "alibi" and x is slopes)),
+        *(x for x in (bias, sinks, slopes) if any(x is y for y in named.values()) or (kind == "alibi" and x is slopes)),
     ]
     weight = torch.randn(result.shape, dtype=torch.float64)
     pairs = [
