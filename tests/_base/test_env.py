@@ -27,8 +27,8 @@ def test_unset_and_empty_mean_the_default(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_threads_sleep_while_they_wait_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ((None, ""), ("OMP_WAIT_POLICY", "active"), ("GOMP_SPINCOUNT", "1000"), ("KMP_BLOCKTIME", "1")):
-        for each in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
-            monkeypatch.delenv(each, raising=False)
+        for variable in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+            monkeypatch.delenv(variable, raising=False)
         if name is not None:
             monkeypatch.setenv(name, value)
         before = dict(os.environ)

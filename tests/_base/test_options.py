@@ -55,17 +55,17 @@ _JSON = st.recursive(
 @pytest.mark.parametrize("kind", OPTIONS, ids=lambda kind: getattr(kind, "__name__", None))
 def test_any_json_gives_a_value_or_an_error_that_names_the_field(kind: Any) -> None:
     """Three examples for each key, up to forty."""
-    known = list(keys(kind))
-    first = {path.split(".")[0] for path in known}
+    paths = list(keys(kind))
+    first = {path.split(".")[0] for path in paths}
 
-    @settings(max_examples=min(3 * len(known), 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=min(3 * len(paths), 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         table: dict[str, Any] = {}
-        for path in data.draw(st.lists(st.sampled_from(known), max_size=8)):
-            *around, last = path.split(".")
+        for path in data.draw(st.lists(st.sampled_from(paths), max_size=8)):
+            *parents, last = path.split(".")
             at = table
-            for name in around:
+            for name in parents:
                 at = at.setdefault(name, {}) if isinstance(at.get(name, {}), dict) else {}
             at[last] = data.draw(_JSON)
         error = None

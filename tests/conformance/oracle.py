@@ -147,9 +147,9 @@ def measure(
         drawn = drawn - (weights[0] * (stored(output.detach()) - output.detach())).sum(-1).to(lse.dtype)
         outputs.append(lse)
         weights.append(drawn)
-    wanted = {name: x for name, x in leaves.items() if x.requires_grad}
-    result = torch.autograd.grad(outputs, list(wanted.values()), weights, allow_unused=True, materialize_grads=True)
-    gradients = dict(zip(wanted, (x.detach() for x in result), strict=True))
+    inputs = {name: x for name, x in leaves.items() if x.requires_grad}
+    result = torch.autograd.grad(outputs, list(inputs.values()), weights, allow_unused=True, materialize_grads=True)
+    gradients = dict(zip(inputs, (x.detach() for x in result), strict=True))
     return Result(output=output.detach(), lse=None if lse is None else lse.detach(), gradients=gradients)
 
 

@@ -61,9 +61,9 @@ class Recorder:
         operations = [*_split(ctypes.string_at(fields["mask"], size) if size else b""), *other]
         parts = [problem, *packed, *operations]
         kinds = ["uwaga_problem", *structs, *["uwaga_mask_operation"] * len(operations)]
-        given = [problem, *(x or b"" for x in arguments), *operations]
+        buffers = [problem, *(x or b"" for x in arguments), *operations]
         presence = tuple(
-            tuple(v != 0 for v in _fields(kind, x).values()) for kind, x in zip(kinds, given, strict=True) if x
+            tuple(v != 0 for v in _fields(kind, x).values()) for kind, x in zip(kinds, buffers, strict=True) if x
         )
         operation_kinds = tuple(_fields("uwaga_mask_operation", x)["operation"] for x in operations)
         dtype = _fields("uwaga_problem", problem)["query.dtype"]
@@ -90,8 +90,8 @@ def _fields(name: str, packed: bytes) -> dict[str, int | float]:
 def _names(name: str) -> list[str]:
     results = []
     for field in STRUCTS[name].split():
-        own, kind = field.split(":")
-        results += [f"{own}.{inside}" for inside in _names(kind)] if kind in STRUCTS else [own]
+        path, kind = field.split(":")
+        results += [f"{path}.{inside}" for inside in _names(kind)] if kind in STRUCTS else [path]
     return results
 
 
@@ -99,16 +99,16 @@ def _numbers(name: str, packed: bytes) -> bytes:
     """The arrays of int64 that a struct points at, one after the other, in the order in which the fuzzer fills them."""
     actual = b""
     for field in STRUCTS[name].split():
-        own, kind = field.split(":")
+        path, kind = field.split(":")
         if kind == "uwaga_start":
-            own += ".starts"
+            path += ".starts"
         elif kind == "uwaga_pages":
-            own += ".table"
+            path += ".table"
         elif kind != "uwaga_integers":
             continue
         values = _fields(name, packed)
-        if values[f"{own}.data"]:
-            actual += ctypes.string_at(values[f"{own}.data"], int(values[f"{own}.count"]) * 8)
+        if values[f"{path}.data"]:
+            actual += ctypes.string_at(values[f"{path}.data"], int(values[f"{path}.count"]) * 8)
     return actual
 
 

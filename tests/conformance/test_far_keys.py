@@ -70,7 +70,7 @@ def test_ragged_rows_give_the_bits_of_each_alone() -> None:
     operands = [x[0].transpose(0, 1) for x in _operands()]
     lengths = [1100, 4, 1200]
     parts = [x.split(lengths) for x in operands]
-    ragged = (Ragged.from_list([part.contiguous() for part in each]) for each in parts)
+    ragged = (Ragged.from_list([part.contiguous() for part in rows]) for rows in parts)
     packed = attention(*ragged, mask=Causal(), bias=AlibiBias(SLOPES), impl="cpu")
     for n, value in enumerate(packed.values.split(lengths)):
         alone = (part[n].transpose(0, 1)[None] for part in parts)

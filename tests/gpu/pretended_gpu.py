@@ -63,8 +63,8 @@ class PretendedGpu(TorchFunctionMode):
             return arguments[0].clone()
         if function in _MOVES:
             return self.move(function, arguments, options)
-        wanted = [x for x in (*arguments, *options.values()) if _names_gpu(x)]
-        if wanted:
+        gpu_arguments = [x for x in (*arguments, *options.values()) if _names_gpu(x)]
+        if gpu_arguments:
             arguments, options = tree_map(lambda x: torch.device("cpu") if _names_gpu(x) else x, (arguments, options))
             return tree_map(self.put, function(*arguments, **options))
         mixed = [x for x in tensors if not self.has(x) and x.ndim]
