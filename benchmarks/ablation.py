@@ -60,10 +60,10 @@ def with_hooks(model: nn.Module, ids: Tensor, mask: Tensor, heads: int) -> list[
     for layer in model.encoder.layer:
         for head in range(heads):
 
-            def hook(_: nn.Module, given: tuple[Tensor, ...], head: int = head) -> tuple[Tensor, ...]:
-                z = given[0].unflatten(-1, (heads, -1)).clone()
+            def hook(_: nn.Module, inputs: tuple[Tensor, ...], head: int = head) -> tuple[Tensor, ...]:
+                z = inputs[0].unflatten(-1, (heads, -1)).clone()
                 z[..., head, :] = 0
-                return (z.flatten(-2), *given[1:])
+                return (z.flatten(-2), *inputs[1:])
 
             handle = layer.attention.output.dense.register_forward_pre_hook(hook)
             results.append(model(ids, attention_mask=mask).last_hidden_state)
@@ -110,11 +110,11 @@ def measure(name: str, folder: Path, report: Report, seconds: float) -> None:
     ours, theirs = load(folder).eval(), AutoModel.from_pretrained(folder, attn_implementation="sdpa").eval()
     layers, heads = theirs.config.num_hidden_layers, theirs.config.num_attention_heads
     if (folder / "tokenizer.json").exists():
-        listed = [torch.tensor(ids) for ids in AutoTokenizer.from_pretrained(folder)(list(SENTENCES)).input_ids]
+        rows = [torch.tensor(ids) for ids in AutoTokenizer.from_pretrained(folder)(list(SENTENCES)).input_ids]
     else:
-        listed = [torch.randint(1, TINY["vocab_size"], (4 + n % 5,)) for n in range(len(SENTENCES))]
-    ragged = uwaga.Ragged.from_list(listed)
-    ids = nn.utils.rnn.pad_sequence(listed, batch_first=True)
+        rows = [torch.randint(1, TINY["vocab_size"], (4 + n % 5,)) for n in range(len(SENTENCES))]
+    ragged = uwaga.Ragged.from_list(rows)
+    ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
     mask = (torch.arange(ids.shape[1]) < ragged.lengths[:, None]).long()
     sides = {
         "uwaga.edit, ragged": lambda: edited(ours, layers, heads, lambda: ours(ragged, outputs=()).last_hidden_state),

@@ -55,8 +55,8 @@ def viewing(chosen: argparse.Namespace) -> Iterator[Work]:
     def run() -> None:
         with uwaga.watch(model) as recording, torch.no_grad():
             model(ids)
-        for each in recording.maps.values():
-            each.pool(64, 64)
+        for attention_map in recording.maps.values():
+            attention_map.pool(64, 64)
 
     yield run
 
@@ -114,9 +114,9 @@ def busy(count: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for each in started:
-            each.kill()
-            each.wait()
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def main() -> None:
@@ -139,7 +139,7 @@ def main() -> None:
                 worst = [f"{1e3 * max(measured.samples[at]):.4g}" for at in sides]
                 ratio = f"{measured.ratio('default', to='passive'):.2f}"
                 report.row(name, str(count), ratio, *medians, *worst, str(measured.rounds))
-    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
     report.say("\nHere the ratio is the time with OpenMP's default over that with `passive`.")
     report.say(f"The load of the machine at the end, over 1, 5 and 15 minutes: {load}.\n")
 

@@ -77,8 +77,8 @@ if __name__ == "__main__":
     chosen = parse(parser)
     if chosen.one:
         layers, heads, tokens, budgets, every, dtype = chosen.one
-        listed = [int(part) for part in budgets.split(",")]
-        print(*measure(int(layers), int(heads), int(tokens), listed, int(every), DTYPES[dtype]))
+        limits = [int(part) for part in budgets.split(",")]
+        print(*measure(int(layers), int(heads), int(tokens), limits, int(every), DTYPES[dtype]))
         sys.exit()
     if chosen.quick:
         chosen.heads, chosen.tokens, chosen.budgets = 2, 192, "16,32"

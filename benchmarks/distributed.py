@@ -62,12 +62,12 @@ class Gathered(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> Any:
         grad_query, *grads = torch.autograd.grad(ctx.output, ctx.operands, grad_output)
         size, rank = dist.get_world_size(), dist.get_rank()
-        own = []
+        parts = []
         for grad in grads:
             dist.all_reduce(grad)
             ctx.sent[0] += 2 * grad.nbytes * (size - 1) // size
-            own.append(grad.chunk(size, dim=2)[rank])
-        return grad_query, *own, None, None
+            parts.append(grad.chunk(size, dim=2)[rank])
+        return grad_query, *parts, None, None
 
 
 def run_rank(rank: int, folder: Path, size: int, tokens: int, name: str, chosen: Any) -> Any:

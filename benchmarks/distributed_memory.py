@@ -80,9 +80,9 @@ def run_rank(rank: int, folder: Path, size: int, tokens: int, name: str, chosen:
         maps[0] = maps[0] or made()
         statistic(maps[0])
 
-    for each in (forward, backward, *(partial(read, x) for x in STATISTICS.values())):
+    for call in (forward, backward, *(partial(read, x) for x in STATISTICS.values())):
         began = time.process_time()
-        each()
+        call()
         times.append(time.process_time() - began)
         grown.append((resident("VmHWM") - before) / 2**20)
         dist.barrier()

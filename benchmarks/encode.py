@@ -185,8 +185,8 @@ def parts(chosen: argparse.Namespace, encoder: TextEncoder) -> Iterator[Part]:
 
 
 def _shares(texts: list[str], count: int) -> list[list[str]]:
-    each = max(1, -(-len(texts) // count))
-    return [texts[at : at + each] for at in range(0, len(texts), each)]
+    size = max(1, -(-len(texts) // count))
+    return [texts[at : at + size] for at in range(0, len(texts), size)]
 
 
 def _windows(encoder: TextEncoder, texts: list[str]) -> list[str]:

@@ -62,8 +62,8 @@ def memory() -> tuple[int, int]:
 
 
 def batches(texts: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    listed = [Document(place=str(n), pieces=(text,)) for n, text in enumerate(texts)]
-    for number, group in enumerate(groups(listed)):
+    inputs = [Document(place=str(n), pieces=(text,)) for n, text in enumerate(texts)]
+    for number, group in enumerate(groups(inputs)):
         texts = [document.text for document in group.documents]
         yield number, {"document": np.arange(len(texts)), "text": texts}
 

@@ -53,8 +53,8 @@ def kinds(tokenizer: Any, text: str) -> dict[str, Tensor]:
     words = sorted(set(held_out.split()))
     shuffled = " ".join(random.Random(0).choices(words, k=PASSAGES * PASSAGE))
     return {
-        name: torch.tensor(tokenizer.encode(each).ids)
-        for name, each in (("verses", held_out), ("random words", shuffled))
+        name: torch.tensor(tokenizer.encode(passages).ids)
+        for name, passages in (("verses", held_out), ("random words", shuffled))
     }
 
 
@@ -76,7 +76,7 @@ if __name__ == "__main__":
                 size = PASSAGE * min(PASSAGES, distance // PASSAGE)
                 parts = ids[: PASSAGE * PASSAGES].split(size)
                 results = [measure(model, part, filler, distance) for part in parts]
-                first, second, weights, scores = (torch.stack(each).mean(0) for each in zip(*results, strict=True))
+                first, second, weights, scores = (torch.stack(values).mean(0) for values in zip(*results, strict=True))
                 layer, head = divmod(int(weights.argmax()), weights.shape[1])
-                figures = (f"{each:.2f}" for each in (weights[layer, head], scores[layer, head]))
+                figures = (f"{figure:.2f}" for figure in (weights[layer, head], scores[layer, head]))
                 report.row(name, f"{distance:,}", f"{first:.2f}", f"{second:.2f}", f"{layer}.{head}", *figures)

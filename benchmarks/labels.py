@@ -96,10 +96,10 @@ def measure(heads: int, noise: float, report: Report) -> None:
         said["none", label_of(random_rows(TOKENS, 2.0 + 4.0 * number / (heads * len(PATTERNS))), ids) or "none"] += 1
     for name in (*LEAST, "none"):
         right = said[name, name]
-        given = sum(count for (_, label), count in said.items() if (label or "none") == name)
-        there = sum(count for (known, _), count in said.items() if known == name)
-        precision = f"{right / given:.3f}" if given else "-"
-        report.row(name, f"{noise:g}", str(there), str(given), precision, f"{right / there:.3f}")
+        labeled = sum(count for (_, label), count in said.items() if (label or "none") == name)
+        there = sum(count for (planted, _), count in said.items() if planted == name)
+        precision = f"{right / labeled:.3f}" if labeled else "-"
+        report.row(name, f"{noise:g}", str(there), str(labeled), precision, f"{right / there:.3f}")
 
 
 if __name__ == "__main__":
@@ -108,5 +108,5 @@ if __name__ == "__main__":
     chosen = parse(parser)
     torch.manual_seed(0)
     made = Report(chosen, "Labels of heads", ["pattern", "noise", "heads", "given", "precision", "recall"])
-    for each in NOISE[1:2] if chosen.quick else NOISE:
-        measure(2 if chosen.quick else chosen.heads, each, made)
+    for noise in NOISE[1:2] if chosen.quick else NOISE:
+        measure(2 if chosen.quick else chosen.heads, noise, made)

@@ -48,5 +48,5 @@ if __name__ == "__main__":
         whole, parts = losses(cast(Any, reader), ids), in_windows(cast(Any, reader), ids)
     for start, stop in pairwise(ENDS):
         if start < len(whole):
-            means = (f"{each[start:stop].mean():.3f}" for each in (whole, parts))
+            means = (f"{values[start:stop].mean():.3f}" for values in (whole, parts))
             report.row(f"{start:,} to {min(stop, len(whole)):,}", *means)

@@ -18,12 +18,12 @@ def readings(query: torch.Tensor, key: torch.Tensor, lse: torch.Tensor, mask: uw
     tokens = query.shape[-2]
     rows, columns = slice(tokens - side, tokens), slice(tokens // 2, tokens // 2 + side)
 
-    def made(known: torch.Tensor | None) -> uwaga.AttentionMap:
-        return uwaga.AttentionMap(query, key, mask=mask, lse=known)
+    def made(cached: torch.Tensor | None) -> uwaga.AttentionMap:
+        return uwaga.AttentionMap(query, key, mask=mask, lse=cached)
 
     return {
-        f"{reading}/{name}": lambda read=read, known=known: read(made(known))
-        for name, known in (("cold", None), ("warm", lse))
+        f"{reading}/{name}": lambda read=read, cached=cached: read(made(cached))
+        for name, cached in (("cold", None), ("warm", lse))
         for reading, read in (
             (f"rectangle {side} x {side}", lambda m: m[0, rows, columns]),
             ("row", lambda m: m[0, -1, :]),

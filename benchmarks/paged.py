@@ -50,13 +50,13 @@ if __name__ == "__main__":
                 order = torch.randperm(requests * keys // block)
                 cache = torch.empty(len(order), block, chosen.key_heads, chosen.width, dtype=packed.dtype)
                 cache[order] = packed.view_as(cache)
-                given = query, cache, order.view(requests, -1), torch.full((requests,), keys)
+                operands = query, cache, order.view(requests, -1), torch.full((requests,), keys)
 
                 def contiguous(query: uwaga.Ragged = query, key: uwaga.Ragged = key) -> uwaga.AttentionMap:
                     return uwaga.AttentionMap(query, key, mask=uwaga.Causal())
 
-                def paged(given: tuple = given) -> uwaga.AttentionMap:
-                    return uwaga.AttentionMap.of_paged(*given, mask=uwaga.Causal())
+                def paged(operands: tuple = operands) -> uwaga.AttentionMap:
+                    return uwaga.AttentionMap.of_paged(*operands, mask=uwaga.Causal())
 
                 if not torch.equal(contiguous().lse.values, paged().lse.values):
                     raise AssertionError(f"blocks of {block}: other bits than the same keys side by side")

@@ -39,9 +39,9 @@ def recorded(layers: int, heads: int, tokens: int, width: int, dtype: torch.dtyp
     none = dict.fromkeys(("bias", "scale", "softcap", "sinks"))
     for layer in range(layers):
         query, key = (torch.randn(1, heads, tokens, width).to(dtype) for _ in range(2))
-        where, given = AttentionId("decoder", layer), {"mask": uwaga.Causal()} | none
-        recording.record(where, query, key, given, None)
-        recording.store(where, query, key, given)
+        where, arguments = AttentionId("decoder", layer), {"mask": uwaga.Causal()} | none
+        recording.record(where, query, key, arguments, None)
+        recording.store(where, query, key, arguments)
     recording.close()
     return recording
 
@@ -88,5 +88,5 @@ if __name__ == "__main__":
             _, showing = timed(lambda: shown(path))  # noqa: B023
             bits = "yes" if same(recording, loaded, chosen.tokens) else "NO"
             megabytes = (f"{size / 1e6:.1f}" for size in (recording.nbytes, path.stat().st_size))
-            seconds = (f"{each:.3f}" for each in (saving, loading, showing))
+            seconds = (f"{duration:.3f}" for duration in (saving, loading, showing))
             report.row(*map(str, sizes), dtype, *megabytes, *seconds, bits)

@@ -72,9 +72,9 @@ def _write_tokenizer(folder: Path) -> None:
     tokens = [*special.values(), *_WORDS]
     tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(tokens)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    around = [("[CLS]", 2), ("[SEP]", 3)]
+    special_ids = [("[CLS]", 2), ("[SEP]", 3)]
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=around
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special_ids
     )
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = special | {"model_max_length": 512, "tokenizer_class": "PreTrainedTokenizerFast"}
@@ -89,14 +89,14 @@ def run(chosen: argparse.Namespace, report: Report, folder: Path, texts: Sequenc
         ours = Reranker.load(folder, dtype=DTYPES[dtype])
         theirs = CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": DTYPES[dtype]})
         raw = theirs.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
-        own = ours.logits(pairs, overflow="truncate")
-        difference = float(np.abs(own - raw).max() / raw.std())
+        logits = ours.logits(pairs, overflow="truncate")
+        difference = float(np.abs(logits - raw).max() / raw.std())
         sides = {
             OURS: lambda ours=ours: ours.rank(QUERY, texts, overflow="truncate"),
             THEIRS: lambda theirs=theirs: theirs.predict(pairs, show_progress_bar=False),
         }
         measured = compare(sides, seconds=chosen.seconds, clock=clock(chosen))
-        tokens = sum(min(len(each), ours.max_tokens) for each in ours.tokenize(pairs))
+        tokens = sum(min(len(row), ours.max_tokens) for row in ours.tokenize(pairs))
         seconds = [measured.seconds(side) for side in sides]
         report.row(
             dtype,

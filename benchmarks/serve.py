@@ -94,7 +94,7 @@ def plain_server(folder: str, port: int) -> None:
     @app.post("/v1/embeddings")
     def embed(body: Body) -> dict:
         vectors = model.encode(body.input, show_progress_bar=False)
-        data = [{"object": "embedding", "index": n, "embedding": each.tolist()} for n, each in enumerate(vectors)]
+        data = [{"object": "embedding", "index": n, "embedding": vector.tolist()} for n, vector in enumerate(vectors)]
         return {"object": "list", "data": data, "model": body.model}
 
     uvicorn.run(app, port=port, log_level="error")
@@ -171,8 +171,8 @@ def _by_threads(port: int, bodies: Sequence[str], clients: int, seconds: float) 
 def check(port: int, text: str, encoder: TextEncoder, *, is_ours: bool) -> None:
     """A comparison of sides that give other vectors means nothing. Raises AssertionError."""
     with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
-        given = json.loads(post(connection, json.dumps({"input": [text], "model": "model"})))
-    vector, expected = np.float32(given["data"][0]["embedding"]), encoder.encode([text])[0]
+        answer = json.loads(post(connection, json.dumps({"input": [text], "model": "model"})))
+    vector, expected = np.float32(answer["data"][0]["embedding"]), encoder.encode([text])[0]
     cosine = vector @ expected / np.linalg.norm(vector) / np.linalg.norm(expected)
     if (is_ours and vector.tobytes() != expected.tobytes()) or not cosine > 0.9999:
         raise AssertionError(f"the sides differ: their cosine is {cosine}")
@@ -199,9 +199,9 @@ def run(chosen: argparse.Namespace, report: Report, folder: Path) -> None:
 
 
 def _figures(measured: Mapping[tuple[int, str], Sequence[Load]], clients: int, side: str) -> Iterator[str]:
-    own, ours = (Load(*map(statistics.median, zip(*measured[clients, each], strict=True))) for each in (side, OURS))
-    yield from (f"{own.rate:.1f}", f"{own.p50:.1f}", f"{own.p99:.1f}", f"{own.failed:g}")
-    yield from (f"{ours.rate / own.rate:.2f}", f"{own.p99 / ours.p99:.2f}")
+    result, ours = (Load(*map(statistics.median, zip(*measured[clients, name], strict=True))) for name in (side, OURS))
+    yield from (f"{result.rate:.1f}", f"{result.p50:.1f}", f"{result.p99:.1f}", f"{result.failed:g}")
+    yield from (f"{ours.rate / result.rate:.2f}", f"{result.p99 / ours.p99:.2f}")
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ def loss_of(model: nn.Module, valid: Split, context: int) -> float:
     for batch in valid.evaluation_batches(None):
         rows = int((batch.ids.lengths == context).sum())
         if rows:
-            ids, labels = (each[: rows * context].view(rows, context) for each in (batch.ids.values, batch.labels))
+            ids, labels = (x[: rows * context].view(rows, context) for x in (batch.ids.values, batch.labels))
             total, count = total + model(ids, labels).item() * rows, count + rows
     return total / count
 

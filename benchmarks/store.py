@@ -129,7 +129,7 @@ def lancedb(sides: Sides) -> Callable[[torch.Tensor], torch.Tensor]:
 
     def search(queries: torch.Tensor) -> torch.Tensor:
         result = (table.search(q.numpy()).distance_type("dot").limit(TOP).select(["id"]).to_arrow() for q in queries)
-        return torch.tensor([each["id"].to_pylist() for each in result])
+        return torch.tensor([found["id"].to_pylist() for found in result])
 
     return search
 

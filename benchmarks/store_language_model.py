@@ -51,7 +51,7 @@ def states_of(model: Any, ids: Tensor) -> States:
         parts.append(States(hidden, logits.log_softmax(-1), torch.cat([window[1:] for window in some])))
         print(f"\r{first + len(some):,} of {len(windows):,} windows", end="", file=sys.stderr)
     print(file=sys.stderr)
-    return States(*(torch.cat(each) for each in zip(*parts, strict=True)))
+    return States(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
 def remember(database: SoftDatabase, states: States, columns: int) -> None:
@@ -67,9 +67,9 @@ def from_database(database: SoftDatabase, hidden: Tensor, following: Tensor, tem
     return torch.cat(parts).gather(1, following[:, None])[:, 0]
 
 
-def mixed_loss(stored: Tensor, own: Tensor, share: Tensor) -> Tensor:
+def mixed_loss(stored: Tensor, of_model: Tensor, share: Tensor) -> Tensor:
     """(S,) for shares (S,)."""
-    return -(share[:, None] * stored + (1 - share[:, None]) * own.exp()).log().mean(1)
+    return -(share[:, None] * stored + (1 - share[:, None]) * of_model.exp()).log().mean(1)
 
 
 if __name__ == "__main__":
@@ -107,21 +107,21 @@ if __name__ == "__main__":
     report = Report(chosen, "bard with a database of its training text", headings)
     model = cast(Any, reader)
     began = perf_counter()
-    known, evaluated = states_of(model, ids), states_of(model, asked)
-    own_seconds = (perf_counter() - began) / (len(known.hidden) + len(evaluated.hidden))
-    width, columns = known.hidden.shape[1], known.log_probabilities.shape[1]
-    own = evaluated.log_probabilities.gather(1, evaluated.following[:, None])[:, 0]
-    count = len(own)
+    entries, evaluated = states_of(model, ids), states_of(model, asked)
+    own_seconds = (perf_counter() - began) / (len(entries.hidden) + len(evaluated.hidden))
+    width, columns = entries.hidden.shape[1], entries.log_probabilities.shape[1]
+    of_model = evaluated.log_probabilities.gather(1, evaluated.following[:, None])[:, 0]
+    count = len(of_model)
     with (
         tempfile.TemporaryDirectory() as folder,
         SoftDatabase.create(f"{folder}/db", key_width=width + 1, value_width=columns) as database,
     ):
-        remember(database, known, columns)
+        remember(database, entries, columns)
         tried = slice(0, count // 10)
         best: tuple[float, float, Tensor] | None = None
         for temperature in TEMPERATURES[: 2 if chosen.quick else None]:
             stored = from_database(database, evaluated.hidden[tried], evaluated.following[tried], temperature)
-            losses = mixed_loss(stored, own[tried], SHARES)
+            losses = mixed_loss(stored, of_model[tried], SHARES)
             if best is None or float(losses.min()) < best[0]:
                 best = (float(losses.min()), temperature, SHARES[losses.argmin()])
         assert best is not None
@@ -138,8 +138,8 @@ if __name__ == "__main__":
             )
             assert torch.equal(one, alone[at : at + 1])
         single = (perf_counter() - began) / 4
-        loss = float(mixed_loss(stored, own[rest], share[None]))
+        loss = float(mixed_loss(stored, of_model[rest], share[None]))
         report.row(
-            f"{len(database):,}", f"{len(stored):,}", f"{float(-own[rest].mean()):.4f}", f"{loss:.4f}", f"{temperature:g}",
+            f"{len(database):,}", f"{len(stored):,}", f"{float(-of_model[rest].mean()):.4f}", f"{loss:.4f}", f"{temperature:g}",
             f"{float(share):.2f}", f"{together * 1e3:.3g}", f"{single * 1e3:.3g}", f"{own_seconds * 1e3:.2g}",
         )  # fmt: skip

@@ -120,7 +120,7 @@ class PlainTraining:
         self._text, self._context, self._rows, self._dtype = text, size.context, size.rows, dtype
         self.model = Plain(vocabulary, size)
         weights = list(self.model.parameters())
-        matrices, others = ([w for w in weights if (w.dim() > 1) == wanted] for wanted in (True, False))
+        matrices, others = ([w for w in weights if (w.dim() > 1) == is_matrix] for is_matrix in (True, False))
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
         self._adam = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), fused=True)
 

@@ -47,7 +47,7 @@ class Walk:
 
     @property
     def stays(self) -> list[str]:
-        return [str(Path(path).relative_to(PACKAGE)) for path, _ in groupby(self.functions, key=lambda each: each[0])]
+        return [str(Path(path).relative_to(PACKAGE)) for path, _ in groupby(self.functions, key=lambda code: code[0])]
 
 
 def operands() -> tuple[torch.Tensor, ...]:
@@ -176,8 +176,8 @@ def write_model(folder: Path) -> Path:
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    around = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=around)
+    special = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"unk_token": "[UNK]", "pad_token": "[PAD]"}))
     return folder

@@ -9,5 +9,5 @@ from device import parse
 
 if __name__ == "__main__":
     bench = parse(__doc__)
-    for each in (forward, forms, ragged, statistics_of_maps, watching):
-        each.main(bench)
+    for benchmark in (forward, forms, ragged, statistics_of_maps, watching):
+        benchmark.main(bench)

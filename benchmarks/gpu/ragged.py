@@ -42,13 +42,13 @@ def measure(bench: Bench, lengths: list[int], heads: int, width: int, mask: Mask
     offsets = torch.tensor([0, *lengths]).cumsum(0).to(bench.device)
     values = [bench.randn(sum(lengths), heads, width) for _ in range(3)]
     operands = [uwaga.Ragged(x, offsets, max_length=max(lengths)) for x in values]
-    apart = [[x.transpose(0, 1)[None] for x in each] for each in zip(*(x.split(lengths) for x in values), strict=True)]
+    apart = [[x.transpose(0, 1)[None] for x in row] for row in zip(*(x.split(lengths) for x in values), strict=True)]
     is_causal, has_window = mask is not None, isinstance(mask, Both)
 
     def alone() -> list[Tensor]:
         if has_window:
-            return [uwaga.attention(*each, mask=mask) for each in apart]
-        return [scaled_dot_product_attention(*each, is_causal=is_causal) for each in apart]
+            return [uwaga.attention(*row, mask=mask) for row in apart]
+        return [scaled_dot_product_attention(*row, is_causal=is_causal) for row in apart]
 
     def ours() -> Tensor:
         return uwaga.attention(*operands, mask=mask).values
@@ -59,9 +59,9 @@ def measure(bench: Bench, lengths: list[int], heads: int, width: int, mask: Mask
         from torch.nn.attention.varlen import varlen_attn
 
         window = (256 if has_window else -1, 0 if is_causal else -1)
-        given = (*values, offsets.int(), offsets.int(), max(lengths), max(lengths))
-        sides["varlen"] = lambda: varlen_attn(*given, window_size=window)
-        need_agreement("varlen", ours(), varlen_attn(*given, window_size=window))
+        arguments = (*values, offsets.int(), offsets.int(), max(lengths), max(lengths))
+        sides["varlen"] = lambda: varlen_attn(*arguments, window_size=window)
+        need_agreement("varlen", ours(), varlen_attn(*arguments, window_size=window))
     result = milliseconds(bench, sides)
     of_varlen = ratio(result[OURS], result.get("varlen"))
     bench.row(

@@ -42,7 +42,7 @@ def measure(bench: Bench, model: Any, ids: torch.Tensor) -> None:
             with uwaga.watch(model, device=device) as recording, torch.no_grad():
                 model.transformer(ids, use_cache=False)
             recording.maps[("decoder", 0)]  # which waits for copies
-            return [each.entropy() for each in recording.maps.values()] if read else recording
+            return [attention_map.entropy() for attention_map in recording.maps.values()] if read else recording
 
         return run
 
