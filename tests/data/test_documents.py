@@ -75,7 +75,7 @@ def test_damaged_gzip_is_named(tmp_path: Path) -> None:
 
 
 def _texts(path: Path, **options: str) -> list[str]:
-    return [each.text for each in DocumentFile(path, skip_empty=True, id_field="", **options)]
+    return [document.text for document in DocumentFile(path, skip_empty=True, id_field="", **options)]
 
 
 def test_a_document_is_a_file_a_line_or_a_paragraph(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_document_is_a_file_a_line_or_a_paragraph(tmp_path: Path) -> None:
     assert _texts(path, unit="file") == ["\none\ntwo\n\n \n\nthree\n"]
     assert _texts(path, unit="line") == ["one", "two", " ", "three"]
     assert _texts(path, unit="paragraph") == ["one\ntwo", "three"]
-    places = [each.place for each in DocumentFile(path, unit="paragraph")]
+    places = [document.place for document in DocumentFile(path, unit="paragraph")]
     assert places == [f"{path}:2", f"{path}:7"]
 
 
@@ -103,8 +103,8 @@ def test_documents_say_where_in_the_file_they_end(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"text": ["x"] * 4}), rows)
     packed.write_bytes(gzip.compress(GOOD * 4))
     for path in (plain, rows):
-        assert [each.position for each in DocumentFile(path)] == [0.25, 0.5, 0.75, 1.0]
-    assert [each.position for each in DocumentFile(packed)][-1] == 1.0
+        assert [document.position for document in DocumentFile(path)] == [0.25, 0.5, 0.75, 1.0]
+    assert [document.position for document in DocumentFile(packed)][-1] == 1.0
 
 
 def test_what_cannot_be_read_is_kept_with_its_reason(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_csv_has_columns_quotes_and_newlines_in_fields(tmp_path: Path) -> None:
         ("7", 'the "cat", sat\non the mat', f"{path}:2"), ("8", "", f"{path}:5"), ("9", "naïve 🐷", f"{path}:6"),
     ]  # fmt: skip
     assert results[-1].position == 1.0
-    assert [each.text for each in _table(path, "title\nyes\nno\n", text_field="title")] == ["yes", "no"]
+    assert [document.text for document in _table(path, "title\nyes\nno\n", text_field="title")] == ["yes", "no"]
 
 
 def test_invalid_rows_of_a_table_are_kept_with_their_reasons(tmp_path: Path) -> None:

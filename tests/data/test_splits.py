@@ -30,8 +30,8 @@ def test_all_targets_of_a_source_are_in_one_split(tmp_path: Path) -> None:
     splits: dict[str, set[str]] = {}
     for name, pair in split([path], [], pairs, 0.3):
         splits.setdefault(pair.source.lower(), set()).add(name)
-    assert all(len(each) == 1 for each in splits.values())
-    assert 40 < sum(VALIDATION in each for each in splits.values()) < 140
+    assert all(len(names) == 1 for names in splits.values())
+    assert 40 < sum(VALIDATION in names for names in splits.values()) < 140
 
 
 def test_the_split_of_a_document_does_not_depend_on_its_place(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_the_split_of_a_document_does_not_depend_on_its_place(tmp_path: Path) ->
     for name, texts in (("forwards", _PARAGRAPHS), ("backwards", _PARAGRAPHS[::-1])):
         (tmp_path / name).write_text("\n\n".join(texts))
         results.append(
-            {each.text: name for name, each in split([tmp_path / name], [], partial(_read, kind="text"), 0.3)}
+            {document.text: name for name, document in split([tmp_path / name], [], partial(_read, kind="text"), 0.3)}
         )
     assert results[0] == results[1]
     assert len(set(results[0].values())) == 2
@@ -49,8 +49,8 @@ def test_with_files_for_validation_nothing_else_is_held_out(tmp_path: Path) -> N
     for name, texts in (("train.txt", _PARAGRAPHS), ("valid.txt", ["Line 9 of 9.", "And another one."])):
         (tmp_path / name).write_text("\n\n".join(texts))
     held = [
-        each.text
-        for name, each in split([tmp_path / "train.txt"], [tmp_path / "valid.txt"], _read, 0.5)
+        document.text
+        for name, document in split([tmp_path / "train.txt"], [tmp_path / "valid.txt"], _read, 0.5)
         if name == VALIDATION
     ]
     assert held == ["Line 9 of 9.", "And another one."]
@@ -61,8 +61,8 @@ def test_by_position_the_end_of_the_text_is_held_out(tmp_path: Path, unit: str) 
     paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
     for path, lines in zip(paths, (_PARAGRAPHS, ["And this is the end."]), strict=True):
         path.write_text("\n".join(lines))
-    results = [(name, each.text) for name, each in split_by_position(paths, partial(DocumentFile, unit=unit), 0.25)]
-    text = "".join(each.text for path in paths for each in DocumentFile(path, unit=unit))
+    results = [(name, piece.text) for name, piece in split_by_position(paths, partial(DocumentFile, unit=unit), 0.25)]
+    text = "".join(piece.text for path in paths for piece in DocumentFile(path, unit=unit))
     assert "".join(part for name, part in results if name == VALIDATION) == text[int(len(text) * 0.75) :]
     assert "".join(part for _, part in results) == text
 

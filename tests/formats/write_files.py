@@ -49,7 +49,7 @@ def models() -> dict[str, Transformer]:
         "t5": config("t5", **small, **of_two, d_k=8),
         "transformer": config("uwaga-transformer", **small, **of_two),
     }
-    return {name: Transformer(each) for name, each in configs.items()}
+    return {name: Transformer(settings) for name, settings in configs.items()}
 
 
 def outputs(model: Transformer) -> torch.Tensor:
@@ -87,12 +87,12 @@ def write_recordings(folder: Path) -> None:
         "scores": {"bias": torch.randn(2, 4, 9, 9, generator=generator)},
     }
     for layer, options in enumerate(of.values()):
-        where, given = (
+        where, arguments = (
             AttentionId("encoder", layer),
             dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks")) | options,
         )
-        recording.record(where, query, key, given, None)
-        recording.store(where, query, key, given, value)
+        recording.record(where, query, key, arguments, None)
+        recording.store(where, query, key, arguments, value)
     recording.save(folder / "layers.safetensors")
     weights = {f"layers.{layer}": recording.maps["encoder", layer].to_dense().numpy() for layer in range(len(of))}
 
@@ -121,10 +121,10 @@ def write_databases(folder: Path) -> None:
     rows = {}
     for name in ("records", "heads"):
         with SoftDatabase.open(folder / name) as db:
-            listed = list(db)
-            rows[f"{name}.ids"] = np.array([row.id for row in listed])
-            rows[f"{name}.keys"] = torch.stack([row.key for row in listed]).float().numpy()
-            rows[f"{name}.values"] = torch.stack([row.value for row in listed]).float().numpy()
+            stored = list(db)
+            rows[f"{name}.ids"] = np.array([row.id for row in stored])
+            rows[f"{name}.keys"] = torch.stack([row.key for row in stored]).float().numpy()
+            rows[f"{name}.values"] = torch.stack([row.value for row in stored]).float().numpy()
     for left in [*folder.glob("*/catalog.sqlite-*"), *folder.glob("*/lock")]:  # of the readers: empty
         left.unlink()
     save_file(rows, folder / "rows.safetensors")

@@ -43,15 +43,15 @@ def state(db: SoftDatabase) -> tuple[object, ...]:
 
 def check(db: SoftDatabase) -> None:
     """The object and the disk are the same, the records are those of the rows, and both go on. Raises AssertionError, SoftDatabaseError."""
-    own = state(db)
+    before = state(db)
     with SoftDatabase.open(db.path) as disk:
-        assert state(disk) == own
+        assert state(disk) == before
         assert disk.check() == []
     assert db.check() == []
     assert [row.record for row in db] == [{"n": number} for number in db.ids().tolist()]
     first = next_id(db)
     append(db, 3)
-    assert db.ids().tolist() == [*own[1], first, first + 1, first + 2]
+    assert db.ids().tolist() == [*before[1], first, first + 1, first + 2]
     assert len(list((db.path / "segments").iterdir())) == db.stats()["segments"]
 
 

@@ -31,9 +31,9 @@ def main(path: str) -> None:
     torch.set_num_threads(1)
     with SoftDatabase.create(
         sys.argv[2], key_width=4
-    ) as own:  # what is needed is imported before this becomes another account
-        own.append(torch.rand(9, 4), records=[{"n": n} for n in range(9)])
-        shown(own)
+    ) as scratch:  # what is needed is imported before this becomes another account
+        scratch.append(torch.rand(9, 4), records=[{"n": n} for n in range(9)])
+        shown(scratch)
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(65534)

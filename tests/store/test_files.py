@@ -85,9 +85,9 @@ def test_late_chunking_reads_documents_whole(long_model: Path, tmp_path: Path, s
         before = len(db)
         added = add_files(db, files, encoder, split=split, late_chunking=True)
         assert added == AddedFiles(before, 0, [])
-        own = encoder.encode([TEXT, TEXT, long], spans=split, overflow="windows", overlap=7)
+        expected = encoder.encode([TEXT, TEXT, long], spans=split, overflow="windows", overlap=7)
         rows = list(db)[before:]
-        assert torch.equal(torch.stack([row.key for row in rows]), own.values)
+        assert torch.equal(torch.stack([row.key for row in rows]), expected.values)
         assert [row.record["text"] for row in rows] == [row.record["text"] for row in list(db)[:before]]
         assert add_files(db, files, encoder, split=split, late_chunking=True) == AddedFiles(0, before, [])
 
@@ -106,8 +106,8 @@ def test_late_chunking_resumes_within_a_document(long_model: Path, tmp_path: Pat
         assert done.added == 3
         assert done.present == 2
         assert done.skipped == [f"{file}: passage 1: has no token in span 1, from character 10 to 11"]
-        own = encoder.encode([rows[1]["text"], rows[2]["text"]], spans="sentence")
-        assert torch.equal(torch.stack([row.key for row in db]), own.values)
+        expected = encoder.encode([rows[1]["text"], rows[2]["text"]], spans="sentence")
+        assert torch.equal(torch.stack([row.key for row in db]), expected.values)
         with pytest.raises(InvalidDocumentError, match="has no token in span 1"):
             add_files(db, [file], encoder, split="paragraph", late_chunking=True)
 

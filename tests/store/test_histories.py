@@ -154,10 +154,10 @@ class History(RuleBasedStateMachine):
         keys = torch.stack([row[0] for row in kept.values()]).reshape(len(kept), self.heads, -1).float()
         values = torch.stack([row[1] for row in kept.values()]).reshape(len(kept), self.heads, -1).float()
         entry = segments.Entry(int(ids[0]), int(ids[-1]), len(ids), "", b"")
-        bounds = (torch.stack(each) for each in zip(*map(segments.bound, keys.split(segments.CHUNK)), strict=True))
+        bounds = (torch.stack(parts) for parts in zip(*map(segments.bound, keys.split(segments.CHUNK)), strict=True))
         segment = segments.SegmentFile(entry, keys, values if self.own_values else keys, ids, *bounds)
-        wanted = PassOptions(scale, 5, True, skip=False)
-        return reading.read(LiveRows([segment], [None]), query.reshape(3, self.heads, -1), wanted)
+        options = PassOptions(scale, 5, True, skip=False)
+        return reading.read(LiveRows([segment], [None]), query.reshape(3, self.heads, -1), options)
 
     @invariant()
     def length(self) -> None:
@@ -200,7 +200,7 @@ def assert_same_bits(answer: Answer, result: reading.PassResult) -> None:
 @pytest.mark.parametrize("machine", [History, pytest.param(History16, marks=pytest.mark.stress)])
 def test_random_histories(machine: type[History]) -> None:
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-    wanted = settings(
+    options = settings(
         max_examples=3, stateful_step_count=9, deadline=None, suppress_health_check=checks, derandomize=True
     )
-    run_state_machine_as_test(machine, settings=wanted)
+    run_state_machine_as_test(machine, settings=options)

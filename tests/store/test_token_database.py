@@ -36,9 +36,9 @@ ROWS, QUERIES = draw(LENGTHS), draw([4, 1, 9], seed=1)
 def db(tmp_path: Path) -> Iterator[TokenDatabase]:
     """Rows in three segments."""
     with TokenDatabase.create(tmp_path / "db", width=D) as made:
-        listed, records = ROWS.to_list(), [{"n": n, "even": (n % 2 == 0 and "yes") or "no"} for n in range(len(ROWS))]
+        rows, records = ROWS.to_list(), [{"n": n, "even": (n % 2 == 0 and "yes") or "no"} for n in range(len(ROWS))]
         for part in (slice(0, 5), slice(5, 150), slice(150, None)):
-            made.append(Ragged.from_list(listed[part]), records=records[part])
+            made.append(Ragged.from_list(rows[part]), records=records[part])
         yield made
 
 
@@ -114,12 +114,12 @@ def test_matches_say_which_tokens_make_a_score(db: TokenDatabase) -> None:
     top = db.search(QUERIES, 5)
     for query, ids, scores in zip(QUERIES.to_list(), top.ids.tolist(), top.scores.tolist(), strict=True):
         for number, score in zip(ids, scores, strict=True):
-            own = db.matches(query, number)
-            assert own.score == score
-            assert own.products.cumsum(0)[-1].item() == score
+            matches = db.matches(query, number)
+            assert matches.score == score
+            assert matches.products.cumsum(0)[-1].item() == score
             exact = query.double() @ ROWS.to_list()[number].double().T
-            assert own.tokens.tolist() == exact.argmax(1).tolist()
-            torch.testing.assert_close(own.products.double(), exact.amax(1), rtol=1e-5, atol=1e-5)
+            assert matches.tokens.tolist() == exact.argmax(1).tolist()
+            torch.testing.assert_close(matches.products.double(), exact.amax(1), rtol=1e-5, atol=1e-5)
     same = torch.ones(3, D)
     assert db.append(Ragged.from_list([same])).start == len(ROWS)
     assert db.matches(torch.ones(1, D), len(ROWS)).tokens.tolist() == [0]  # the first of equal ones
@@ -288,7 +288,7 @@ def test_the_command_takes_a_colbert_directory(colbert: Path, tmp_path: Path) ->
     with TokenDatabase.open(db) as opened:
         answer = ask(opened, "a cat ran", encoder_of(opened, colbert), top=2)
         assert opened.schema.dtype == "bfloat16"
-    assert [(each["id"], each["score"]) for each in parsed] == list(
+    assert [(passage["id"], passage["score"]) for passage in parsed] == list(
         zip(answer.top.ids.tolist(), answer.top.scores.tolist(), strict=True)
     )
     assert parsed[0]["matches"][3]["token"] == "cat"

@@ -65,7 +65,7 @@ def interrupted(call: Callable[[], object], step: int) -> bool:
 
     def trace(frame: FrameType, event: str, _: object) -> Callable | None:
         nonlocal left
-        if event == "call" and not any(each in frame.f_code.co_filename for each in CODE):
+        if event == "call" and not any(path in frame.f_code.co_filename for path in CODE):
             return None
         if event == "line":
             left -= 1
@@ -137,10 +137,10 @@ def test_a_child_reads_anew_and_neither_writes_nor_holds_the_lock(db: SoftDataba
 
     def live() -> None:
         no = f"{db.path}: was opened by process {parent}, and this is its child, process {os.getpid()}, which may read alone; "
-        for each in (db, reader):
-            assert (len(each), each.attend(torch.ones(4), where="n = 0").rows) == (60, 1)
-            assert each.records([0]) == [{"n": 0}]
-            for call in (lambda each=each: each.append(**rows(0, 1)), lambda each=each: each.delete([0]), each.compact):
+        for side in (db, reader):
+            assert (len(side), side.attend(torch.ones(4), where="n = 0").rows) == (60, 1)
+            assert side.records([0]) == [{"n": 0}]
+            for call in (lambda side=side: side.append(**rows(0, 1)), lambda side=side: side.delete([0]), side.compact):
                 assert refused(call) == f"{no}open the database here to write"
         os.write(done, b"1")
         os.read(to_child, 1)  # the parent has written and closed
@@ -257,8 +257,8 @@ def test_a_file_with_a_second_name_is_not_written(db: SoftDatabase, tmp_path: Pa
 class Reader:
     """A process that may read a database alone."""
 
-    def __init__(self, path: Path, own: Path) -> None:
-        self.process = forked.Program(HERE / "reading_alone.py", path, own)
+    def __init__(self, path: Path, scratch: Path) -> None:
+        self.process = forked.Program(HERE / "reading_alone.py", path, scratch)
         assert self.process.stdout.readline() == "ready\n"
 
     def ask(self, what: str) -> dict:
@@ -268,9 +268,9 @@ class Reader:
 
 
 def _modes(path: Path, folder: int, file: int) -> None:
-    for each in (path, path / "segments"):
-        each.chmod(folder)
-        for one in each.iterdir():
+    for directory in (path, path / "segments"):
+        directory.chmod(folder)
+        for one in directory.iterdir():
             if one.is_file():
                 one.chmod(file)
 

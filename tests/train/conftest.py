@@ -28,8 +28,8 @@ def make_config(tmp_path: Path) -> Make:
 def make_corpus(tmp_path: Path, make_config: Make) -> Callable[..., Corpus]:
     """Makes the prepared corpus of such a configuration."""
 
-    def make(*given: object) -> Corpus:
-        return Corpus.prepare(make_config(*given), tmp_path / "prepared")
+    def make(*arguments: object) -> Corpus:
+        return Corpus.prepare(make_config(*arguments), tmp_path / "prepared")
 
     return make
 
@@ -95,8 +95,8 @@ def parts(
     def make(objective: str, *overrides: str) -> tuple[Config, Corpus, Transformer]:
         pairs = objective == "encoder-decoder"
         how = "data.pair_format=cmudict" if pairs else "data.document=line"
-        given = (objective, [words if pairs else verses], how, *overrides)
-        config, corpus = make_config(*given), make_corpus(*given)
+        arguments = (objective, [words if pairs else verses], how, *overrides)
+        config, corpus = make_config(*arguments), make_corpus(*arguments)
         return config, corpus, new_model(model_config(config.model, objective, corpus.model_settings), 0)
 
     return make

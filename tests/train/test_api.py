@@ -238,7 +238,7 @@ def test_bfloat16_has_float32_weights_and_resumes_bit_for_bit(train: Callable[..
     again = train(*bfloat16, resume=True)
     assert list(again.losses) == [1, 2, 3, 4, 5, 6]
     assert again.checkpoint.name == "step-000006"
-    result, expected = (load_file(each.checkpoint / "model.safetensors") for each in (again, alone))
+    result, expected = (load_file(run.checkpoint / "model.safetensors") for run in (again, alone))
     assert all(torch.equal(result[name], expected[name]) for name in expected)
     assert {weight.dtype for weight in result.values()} == {torch.float32}
 

@@ -144,7 +144,7 @@ def test_masks_differ_between_epochs_and_validation_masks_do_not(verses: str, ma
     assert not torch.equal(first.labels, other.labels)
     assert not torch.equal(first.labels, seeded.train.rows.batch(0, range(10)).labels)
     ours, theirs = (
-        torch.cat([batch.labels for batch in each.validation.evaluation_batches()]) for each in (corpus, seeded)
+        torch.cat([batch.labels for batch in prepared.validation.evaluation_batches()]) for prepared in (corpus, seeded)
     )
     assert torch.equal(ours, theirs)
 
@@ -178,8 +178,8 @@ def test_an_epoch_has_every_row_once_in_whole_steps_that_earlier_requests_do_not
         for _ in range(train.steps_per_epoch(epoch)):
             micros.append(train.micro_batches(step))
             step += 1
-        assert {micro.epoch for each in micros for micro in each} == {epoch}
-        assert sorted(row for each in micros for micro in each for row in micro.rows) == list(range(len(train)))
+        assert {micro.epoch for batches in micros for micro in batches} == {epoch}
+        assert sorted(row for batches in micros for micro in batches for row in micro.rows) == list(range(len(train)))
         assert {len(micro) for micro in micros[:-1]} == {3}
         assert [micro.number for micro in micros[0]] == [0, 1, 2]
         firsts.append(micros[0][0].rows)
@@ -203,13 +203,13 @@ def test_evaluation_has_all_rows_in_order_or_evenly_spaced_ones(verses: str, mak
 
 
 def test_questions_have_every_target_of_the_held_out_words(words: str, make_corpus: Make) -> None:
-    given = (
+    overrides = (
         "data.pair_format=cmudict",
         "data.remove_characters='012'",
         "tokenizer.target.kind=words",
         "data.validation_fraction=0.5",
     )
-    corpus = make_corpus("encoder-decoder", [words], *given)
+    corpus = make_corpus("encoder-decoder", [words], *overrides)
     questions = list(corpus.questions())
     assert len({source for source, _ in questions}) == len(questions)
     assert sum(len(targets) for _, targets in questions) == len(corpus.validation)

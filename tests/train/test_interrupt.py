@@ -36,12 +36,12 @@ def press(monkeypatch: pytest.MonkeyPatch, at: int, times: int = 1) -> None:
     run = TrainableModel.step
     steps = 0
 
-    def interrupted(self: TrainableModel, *given: object) -> object:
+    def interrupted(self: TrainableModel, *arguments: object) -> object:
         nonlocal steps
         steps += 1
         for _ in range(times if steps == at else 0):
             signal.raise_signal(signal.SIGINT)
-        return run(self, *given)
+        return run(self, *arguments)
 
     monkeypatch.setattr(TrainableModel, "step", interrupted)
 

@@ -62,7 +62,7 @@ def assert_same(alone: Path, other: Path) -> None:
     assert without_times(alone) == without_times(other)
     names, results = ({path.name for path in out.iterdir()} for out in (alone, other))
     assert names == results
-    assert not [each for each in results if "unfinished" in each or "going" in each]
+    assert not [name for name in results if "unfinished" in name or "going" in name]
 
 
 def without_times(out: Path) -> list[str]:

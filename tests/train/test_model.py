@@ -123,8 +123,8 @@ def test_it_equals_cross_entropy_over_all_logits_also_in_blocks(name: str, monke
             expected = functional.cross_entropy(logits(model, x), x.labels, reduction="sum", label_smoothing=smoothing)
             result = Objective(model, smoothing)(*x.inputs(CPU)[0])
             torch.testing.assert_close(result, expected)
-            wanted, got = (torch.autograd.grad(loss, list(model.parameters())) for loss in (expected, result))
-            for a, b in zip(wanted, got, strict=True):
+            theirs, ours = (torch.autograd.grad(loss, list(model.parameters())) for loss in (expected, result))
+            for a, b in zip(theirs, ours, strict=True):
                 torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
         with torch.no_grad():
             torch.testing.assert_close(Objective(model, smoothing)(*x.inputs(CPU)[0]), expected)

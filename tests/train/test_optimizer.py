@@ -20,8 +20,8 @@ def backward(net: nn.Module, number: int) -> None:
 
 def test_it_equals_adamw_of_pytorch_with_weight_decay_of_matrices_only() -> None:
     net, peer = model(), model()
-    own = Optimizer(net, OptimizerConfig(lr=0.1, weight_decay=0.5, max_grad_norm=1.0))
-    matrices, rest = ([w for w in peer.parameters() if (w.dim() > 1) == wanted] for wanted in (True, False))
+    ours = Optimizer(net, OptimizerConfig(lr=0.1, weight_decay=0.5, max_grad_norm=1.0))
+    matrices, rest = ([w for w in peer.parameters() if (w.dim() > 1) == is_matrix] for is_matrix in (True, False))
     theirs = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": 0.5}, {"params": rest, "weight_decay": 0.0}], lr=0.1, betas=(0.9, 0.95)
     )
@@ -33,7 +33,7 @@ def test_it_equals_adamw_of_pytorch_with_weight_decay_of_matrices_only() -> None
             group["lr"] = 0.1 * share
         theirs.step()
         theirs.zero_grad()
-        torch.testing.assert_close(own.step(share), expected)
+        torch.testing.assert_close(ours.step(share), expected)
     for a, b in zip(net.parameters(), peer.parameters(), strict=True):
         torch.testing.assert_close(a, b)
         assert a.grad is None
@@ -41,17 +41,17 @@ def test_it_equals_adamw_of_pytorch_with_weight_decay_of_matrices_only() -> None
 
 def test_max_grad_norm_of_zero_does_not_clip() -> None:
     net = model()
-    own = Optimizer(net, OptimizerConfig(max_grad_norm=0.0))
+    ours = Optimizer(net, OptimizerConfig(max_grad_norm=0.0))
     backward(net, 0)
     expected = torch.stack([w.grad.norm() for w in net.parameters() if w.grad is not None]).norm()
-    torch.testing.assert_close(own.step(1.0), expected)
+    torch.testing.assert_close(ours.step(1.0), expected)
 
 
 # The learning rate schedule.
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("settings", "expected"),
     [
         ({"kind": "cosine", "steps": 3, "warmup_steps": 1, "final_lr_ratio": 0.2}, [1.0, 0.6, 0.2]),
         ({"kind": "linear", "steps": 3, "warmup_steps": 1, "final_lr_ratio": 0.2}, [1.0, 0.6, 0.2]),
@@ -61,6 +61,6 @@ def test_max_grad_norm_of_zero_does_not_clip() -> None:
         *(({"kind": kind, "steps": 1}, [1.0]) for kind in ("cosine", "linear", "constant")),
     ],
 )
-def test_the_rates_of_a_schedule(given: dict[str, object], expected: list[float]) -> None:
-    schedule = ScheduleConfig(**given)  # type: ignore[arg-type]
+def test_the_rates_of_a_schedule(settings: dict[str, object], expected: list[float]) -> None:
+    schedule = ScheduleConfig(**settings)  # type: ignore[arg-type]
     assert [lr_ratio(step, schedule) for step in range(schedule.steps)] == pytest.approx(expected)

@@ -44,8 +44,8 @@ def test_data_of_a_given_tokenizer_is_reused_however_its_path_is_written(
     (tmp_path / "given").mkdir()
     for file in _prepared(config, tmp_path / "run").glob("tokenizer*.json"):
         (tmp_path / "given" / file.name).write_bytes(file.read_bytes())
-    given = [TokenizerConfig(kind="given", path=path) for path in ("given", "./given", str(tmp_path / "given"))]
-    assert len({_prepared(dataclasses.replace(config, tokenizer=each), tmp_path / "run") for each in given}) == 1
+    tokenizers = [TokenizerConfig(kind="given", path=path) for path in ("given", "./given", str(tmp_path / "given"))]
+    assert len({_prepared(dataclasses.replace(config, tokenizer=x), tmp_path / "run") for x in tokenizers}) == 1
 
 
 def test_the_digest_does_not_depend_on_paths(tmp_path: Path, verses: str, make_config: Make) -> None:
@@ -58,9 +58,9 @@ def test_folders_that_uwaga_did_not_make_are_not_touched(tmp_path: Path, verses:
     config = make_config("language-model", [verses], _LINES)
     name = _prepared(config, tmp_path / "run").name
     other = tmp_path / "other"
-    for each in ("data-mine.unfinished", "data-0123456789abcdef.unfinished", f"{name}.unfinished"):
-        (other / each).mkdir(parents=True)
-        (other / each / "metadata.json").write_text("mine")
+    for folder in ("data-mine.unfinished", "data-0123456789abcdef.unfinished", f"{name}.unfinished"):
+        (other / folder).mkdir(parents=True)
+        (other / folder / "metadata.json").write_text("mine")
     with pytest.raises(FileExistsError) as caught:
         Corpus.prepare(config, other)
     assert caught.value.filename == str(other / f"{name}.unfinished")

@@ -70,10 +70,10 @@ def test_the_text_of_a_recipe_reads_back_equal(name: str) -> None:
 
 
 def test_recipes_agree_on_the_sources_that_they_share() -> None:
-    known: dict[str, object] = {}
+    shared: dict[str, object] = {}
     for name in _RECIPES:
         for key, source in Config.read(_FOLDER / name).data.sources.items():
-            assert known.setdefault(key, source) == source
+            assert shared.setdefault(key, source) == source
 
 
 @pytest.mark.stress

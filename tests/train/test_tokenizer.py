@@ -130,15 +130,15 @@ def test_words_are_split_at_spaces() -> None:
 
 
 def test_a_vocabulary_shared_by_sources_and_targets() -> None:
-    own = _shared("CAB", "K AE B")
-    answers = as_target_tokenizer(own, "encoder-decoder", kind="words", lowercase=False)
-    assert sorted(own.backend.get_vocab()) == ["</s>", "<pad>", "<unk>", "AE", "B", "K", "a", "b", "c"]
-    assert [own.backend.id_to_token(x) for x in own.encode(["CAB"])[0]] == ["c", "a", "b"]
-    assert [own.backend.id_to_token(x) for x in answers.encode(["K AE B"])[0]] == ["K", "AE", "B"]
+    tokenizer = _shared("CAB", "K AE B")
+    answers = as_target_tokenizer(tokenizer, "encoder-decoder", kind="words", lowercase=False)
+    assert sorted(tokenizer.backend.get_vocab()) == ["</s>", "<pad>", "<unk>", "AE", "B", "K", "a", "b", "c"]
+    assert [tokenizer.backend.id_to_token(x) for x in tokenizer.encode(["CAB"])[0]] == ["c", "a", "b"]
+    assert [tokenizer.backend.id_to_token(x) for x in answers.encode(["K AE B"])[0]] == ["K", "AE", "B"]
     limited = _shared("aaabbc", "K AE B", 8)
     assert sorted(limited.backend.get_vocab()) == ["</s>", "<pad>", "<unk>", "AE", "B", "K", "a", "b"]
     # The tokenizer of the model's directory decodes what the model generates.
-    assert own.decode(answers.encode(["K AE B"])[0].tolist()) == "K AE B"
+    assert tokenizer.decode(answers.encode(["K AE B"])[0].tolist()) == "K AE B"
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_transformers_reads_the_tokenizer_of_a_saved_model(
     is_pairs = objective == "encoder-decoder"
     size = ["tokenizer.vocab_size=300"] if kind == "byte-pair" else []
     more = ["data.pair_format=cmudict"] if is_pairs else ["data.document=paragraph"]
-    given = (objective, [words if is_pairs else verses], f"tokenizer.kind={kind}", *more, *size)
-    config, corpus, folder = make_config(*given), make_corpus(*given), tmp_path / "model"
+    arguments = (objective, [words if is_pairs else verses], f"tokenizer.kind={kind}", *more, *size)
+    config, corpus, folder = make_config(*arguments), make_corpus(*arguments), tmp_path / "model"
     save(Transformer(model_config(config.model, objective, corpus.model_settings)), folder)
     save_tokenizers(corpus.tokenizers, folder)
     ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
@@ -169,8 +169,8 @@ def test_transformers_reads_the_tokenizer_of_a_saved_model(
     for name, number in (("eos_token", described.get("eos_token_id")), ("pad_token", described.get("pad_token_id"))):
         if getattr(theirs, name) is not None and number is not None:
             assert theirs.convert_tokens_to_ids(getattr(theirs, name)) == number
-    around = {"language-model": 0, "encoder-decoder": 1, "masked-language-model": 2}
-    assert ours.num_special_tokens == around[objective]
+    expected = {"language-model": 0, "encoder-decoder": 1, "masked-language-model": 2}
+    assert ours.num_special_tokens == expected[objective]
 
 
 def test_errors_of_a_given_tokenizer(tmp_path: Path) -> None:
