@@ -54,8 +54,8 @@ def circle(graph: Mapping[str, set[str]]) -> list[str]:
 
 
 def circle_of_the_package() -> list[str]:
-    known = modules()
-    return circle({name: targets for name, targets in imports().items() if not is_lazy(known[name])})
+    paths = modules()
+    return circle({name: targets for name, targets in imports().items() if not is_lazy(paths[name])})
 
 
 def small_with_one_importer() -> dict[str, str]:

@@ -28,7 +28,7 @@ def test_constraints_txt_locks_everything_that_is_asked_for(root: Path, locked: 
     lists += [project["build-system"]["requires"]]
     tools = (root / ".ci" / "requirements.in").read_text(encoding="utf-8").splitlines()
     lists += [[line for line in tools if not line.startswith("#")]]
-    for requirement in (Requirement(line) for each in lists for line in each):
+    for requirement in (Requirement(line) for requirements in lists for line in requirements):
         if requirement.name != "uwaga" and (requirement.marker is None or requirement.marker.evaluate()):
             version = locked[canonicalize_name(requirement.name)]
             assert requirement.specifier.contains(version, prereleases=True), requirement
@@ -41,8 +41,8 @@ def test_the_packages_own_bounds_stay_wide(root: Path) -> None:
         project["dependencies"],
         *(project["optional-dependencies"][name] for name in ("encode", "plots", "train", "view")),
     ]
-    for requirement in (Requirement(line) for each in lists for line in each):
-        assert {each.operator for each in requirement.specifier} <= {">="}, requirement
+    for requirement in (Requirement(line) for requirements in lists for line in requirements):
+        assert {bound.operator for bound in requirement.specifier} <= {">="}, requirement
 
 
 # GitHub's files follow the project: workflows run the Makefile's targets, the citation names the version.

@@ -90,8 +90,8 @@ def test_the_readme_is_short_and_has_examples() -> None:
 def test_a_translation_has_the_parts_of_its_original(document: Path) -> None:
     original = ORIGINALS[document.stem]
     assert examples(document) == examples(original)
-    own = [re.sub(r"--language \w+", f"--language {document.parent.name}", part) for part in parts(original)]
-    assert parts(document) == own
+    expected = [re.sub(r"--language \w+", f"--language {document.parent.name}", part) for part in parts(original)]
+    assert parts(document) == expected
     assert f"](../{document.parent.name}/{document.name})" in original.read_text(encoding="utf-8").splitlines()[2]
 
 
@@ -143,13 +143,13 @@ def test_every_form_runs(call: str) -> None:
 
 
 def test_variables_are_those_of_the_code() -> None:
-    listed = {name.strip("`"): meaning for name, meaning in rows(ROOT / "docs/reference/command-line.md", "variable")}
-    assert listed == env.VARIABLES
+    table = {name.strip("`"): meaning for name, meaning in rows(ROOT / "docs/reference/command-line.md", "variable")}
+    assert table == env.VARIABLES
 
 
 def test_commands_are_those_of_the_code() -> None:
-    listed = [command.strip("`") for command, _ in rows(ROOT / "docs/reference/command-line.md", "command")]
-    assert sorted(listed) == sorted(f"uwaga {name}" for name in get_command(app).commands)
+    documented = [command.strip("`") for command, _ in rows(ROOT / "docs/reference/command-line.md", "command")]
+    assert sorted(documented) == sorted(f"uwaga {name}" for name in get_command(app).commands)
 
 
 def test_makefile_targets_in_the_documents_exist() -> None:

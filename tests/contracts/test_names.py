@@ -73,7 +73,7 @@ def test_installed_version_is_the_one_in_the_source(root: Path) -> None:
 def options(verb: Any, name: str) -> list[str]:
     """A line for a command, with its options, or for each of its own commands."""
     if commands := getattr(verb, "commands", None):
-        return [line for own, command in sorted(commands.items()) for line in options(command, f"{name} {own}")]
+        return [line for key, command in sorted(commands.items()) for line in options(command, f"{name} {key}")]
     return [" ".join((name, *sorted(option for parameter in verb.params for option in parameter.opts)))]
 
 

@@ -102,11 +102,11 @@ def test_no_second_openmp_is_inside(wheel: Path, tmp_path: Path) -> None:
 def test_the_source_distribution_has_every_source(dist: Path, root: Path) -> None:
     """What CMake and the package are built from; `pip wheel` of it is what a platform without a wheel does."""
     tracked = subprocess.run(["git", "ls-files", "src", "native"], cwd=root, capture_output=True, text=True, check=True)
-    wanted = {name for name in tracked.stdout.splitlines() if "/front/tests/" not in name}
+    expected = {name for name in tracked.stdout.splitlines() if "/front/tests/" not in name}
     (source,) = dist.glob("*.tar.gz")
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert wanted | {"CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml"} <= names
+    assert expected | {"CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml"} <= names
     assert not [name for name in names if name.endswith((".so", ".pyc")) or name.startswith(("tests/", "docs/"))]
 
 

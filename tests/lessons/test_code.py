@@ -76,14 +76,14 @@ def lines_give_the_numbers_next_to_them(example: Example, steps: Steps) -> None:
     x = example.x_NM
     with torch.no_grad():
         single = layer_of(example, heads=1)
-        q, k, v = (each.squeeze(0) for each in single.project(x, x, x))
+        q, k, v = (projected.squeeze(0) for projected in single.project(x, x, x))
     names = {"torch": torch, "uwaga": uwaga, "X": x, "payload": example.payload_NP, "q": q, "k": k, "v": v}
-    for name, wanted in GIVES.items():
+    for name, ids in GIVES.items():
         step = steps[name]
         layer = layer_of(example, heads=1 if name == "vectors" else example.heads)
         result = run(step.code, names | {"layer": layer})
-        for each, id in zip(result, wanted, strict=True):
-            torch.testing.assert_close(each.reshape(matrix(step, id).shape), matrix(step, id))
+        for computed, id in zip(result, ids, strict=True):
+            torch.testing.assert_close(computed.reshape(matrix(step, id).shape), matrix(step, id))
     weights = matrix(steps["softmax"], "weights")
     for i in range(len(example.tokens)):
         (result,) = run(steps["weighted"].code, names | {"weights": weights, "i": i})

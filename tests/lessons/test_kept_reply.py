@@ -31,11 +31,11 @@ def test_the_fixture_equals_the_present_reply() -> None:
     assert kept["meta"]["request"] == now["meta"]["request"]
     assert kept["meta"]["limits"] == now["meta"]["limits"]
     for before, after in zip(kept["meta"]["steps"], now["meta"]["steps"], strict=True):
-        assert [each["matrices"] for each in before["sections"]] == [each["matrices"] for each in after["sections"]]
+        assert [part["matrices"] for part in before["sections"]] == [part["matrices"] for part in after["sections"]]
         assert before["head"] == after["head"]
     for before, after in zip(kept["arrays"], now["arrays"], strict=True):
         assert before["shape"] == after["shape"]
-        values = [np.array(each["data"], dtype=np.float64) for each in (before, after)]
+        values = [np.array(array["data"], dtype=np.float64) for array in (before, after)]
         np.testing.assert_allclose(*values, rtol=1e-3, atol=1e-5)
 
 

@@ -44,7 +44,7 @@ class Numbers:
         name, _, _, column = cell
         rule = self.facts[name]["source"]
         rule = rule["rules"][column] if rule["op"] == "columns" else rule
-        terms = [self.terms(each, rule.get("over", 1), cell) for each in rule["from"]]
+        terms = [self.terms(reference, rule.get("over", 1), cell) for reference in rule["from"]]
         result = _OPERATIONS[rule["op"]](rule, *terms)
         return None if result is None else float(result)
 
@@ -66,11 +66,11 @@ def _index(index: Any, cell: Cell, m: int) -> int:
     return int(index["pick"][_index(index["by"], cell, m)])
 
 
-def _softmax(_: Any, own: NDArray[np.float64], row: NDArray[np.float64]) -> float:
+def _softmax(_: Any, score: NDArray[np.float64], row: NDArray[np.float64]) -> float:
     seen = row[~np.isnan(row)]
-    if math.isnan(own[0]):
+    if math.isnan(score[0]):
         return 0.0
-    return float(np.exp(own[0] - seen.max()) / np.exp(seen - seen.max()).sum())
+    return float(np.exp(score[0] - seen.max()) / np.exp(seen - seen.max()).sum())
 
 
 _OPERATIONS: dict[str, Callable[..., float | None]] = {
@@ -87,13 +87,13 @@ _OPERATIONS: dict[str, Callable[..., float | None]] = {
     "total": lambda rule, of: of.sum(),
     "mean": lambda rule, of: of.mean(),
     "variance": lambda rule, of, mean: ((of - mean[0]) ** 2).mean(),
-    "normalized": lambda rule, own, mean, variance: (own[0] - mean[0]) / np.sqrt(variance[0] + rule["eps"]),
+    "normalized": lambda rule, of, mean, variance: (of[0] - mean[0]) / np.sqrt(variance[0] + rule["eps"]),
     "relu": lambda rule, of: max(0.0, of[0]),
     "negative_log": lambda rule, of: -np.log(of[0]),
     "moved": lambda rule, of, gradient: of[0] - rule["times"] * gradient[0],
     "length": lambda rule, of: np.sqrt((of**2).sum()),
-    "exponential": lambda rule, own, row: np.exp(own[0] - row.max()),
-    "share": lambda rule, own, row: own[0] / row.sum(),
+    "exponential": lambda rule, of, row: np.exp(of[0] - row.max()),
+    "share": lambda rule, of, row: of[0] / row.sum(),
     "softmax": _softmax,
     "masked": lambda rule, of, bit: of[0] if bit[0] else math.nan,
 }
@@ -187,13 +187,13 @@ def tolerance(numbers: Numbers, name: str) -> float:
     error of the score as its relative error."""
     rule = numbers.facts[name]["source"]
     if rule["op"] == "normalized":  # the mean's rounding error is divided by the standard deviation
-        x, stats = (numbers[each["of"]] for each in rule["from"][:2])
+        x, stats = (numbers[reference["of"]] for reference in rule["from"][:2])
         return (
             24
             * float(np.finfo(np.float32).eps)
             * max(1.0, float(np.abs(x).max()) / float(np.sqrt(stats[:, 1].min() + rule["eps"])))
         )
-    parts = [each["of"] for one in rule.get("rules", [rule]) for each in one["from"]]
+    parts = [reference["of"] for one in rule.get("rules", [rule]) for reference in one["from"]]
     largest = [float(np.nanmax(np.abs(numbers[part]), initial=0.0)) for part in parts]
     scale = float(np.prod(largest)) if rule["op"] == "dot" else max(largest, default=1.0)
     return 24 * float(np.finfo(np.float32).eps) * max(1.0, scale)

@@ -36,14 +36,14 @@ def test_the_right_answers_are_those_of_the_numbers(
     tokens: list[str], scaled: bool, heads: int, sharpness: float, norm: str
 ) -> None:
     questions, worked = asked(tokens, scaled=scaled, heads=heads, sharpness=sharpness, norm=norm)
-    known = worked.matrices
+    matrices = worked.matrices
     for question in questions.values():
         assert 2 <= len(question.choices) == len(set(question.choices))
         assert 1 <= len(question.answers) < len(question.choices)
-        assert all(name in known for name in question.covers)
+        assert all(name in matrices for name in question.covers)
         for name, row, column in question.cells:
-            assert row < len(known[name].rows)
-            assert column < len(known[name].columns)
+            assert row < len(matrices[name].rows)
+            assert column < len(matrices[name].columns)
     # Of the weighted values, one with a row for each query, the longest.
     for name, table in (("scores", worked["scores"]), ("weighted", np.linalg.norm(worked["weighted"], axis=-1))):
         if name in questions:
@@ -51,9 +51,9 @@ def test_the_right_answers_are_those_of_the_numbers(
             row = table[i]
             assert np.isclose(row[j], row.max(), rtol=1e-5, atol=1e-5)
             label = f"\u201c{tokens[j]}\u201d"
-            assert any(each.startswith(label) for each in right(questions[name]))
+            assert any(text.startswith(label) for text in right(questions[name]))
             best = {tokens[place] for place in np.flatnonzero(np.isclose(row, row.max(), rtol=1e-5, atol=1e-5))}
-            assert all(any(each.startswith(f"\u201c{word}\u201d") for word in best) for each in right(questions[name]))
+            assert all(any(text.startswith(f"\u201c{word}\u201d") for word in best) for text in right(questions[name]))
     largest = worked["weights"].max()
     low, high = (0.3, 0.6) if min(abs(largest - 0.4), abs(largest - 0.7)) < 0.02 else (0.4, 0.7)
     expected = f"under {low}" if largest < low else f"from {low} to {high}" if largest <= high else f"over {high}"

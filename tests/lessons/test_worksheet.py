@@ -40,8 +40,8 @@ def test_the_solutions_are_what_attention_gives(tmp_path: Path) -> None:
     html = (tmp_path / "sheet.html").read_text()
     task, solved = tables(html)
     assert task.keys() == {"x", "wq", "wk", "wv", *solved}
-    for name, given in {"x": x, "wq": wq, "wk": wk, "wv": wv}.items():
-        np.testing.assert_array_equal(np.array(task[name], np.float32), given)
+    for name, tensor in {"x": x, "wq": wq, "wk": wk, "wv": wv}.items():
+        np.testing.assert_array_equal(np.array(task[name], np.float32), tensor)
     assert all(not cell for name in solved for row in task[name] for cell in row)
     q, k, v = x @ wq, x @ wk, x @ wv
     expected = {

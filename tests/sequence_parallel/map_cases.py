@@ -1,6 +1,6 @@
 """The statistics of maps that are divided over processes: read from a map by the processes, and by the test from that of the whole.
 
-`own`: where this process's queries are in the whole, or its tokens.
+`part`: where this process's queries are in the whole, or its tokens.
 """
 
 from collections.abc import Callable
@@ -36,11 +36,11 @@ def of_queries(m: Any, keys: int) -> Statistics:
     }
 
 
-def of_keys(m: Any, queries: int, own: slice) -> Statistics:
+def of_keys(m: Any, queries: int, part: slice) -> Statistics:
     weights = torch.where(torch.arange(queries) % 3 > 0, torch.arange(queries) % 7 - 2.0, 0.0)
     return {
         "received": [m.received(), m.received(last=5), m.received(last=10**6)],
-        "received by weights": [m.received(weights=weights[own]), m.received(40, weights[own])],
+        "received by weights": [m.received(weights=weights[part]), m.received(40, weights[part])],
     }
 
 
@@ -63,7 +63,7 @@ def of_all(m: Any, queries: int, keys: int) -> Statistics:
 def of_tokens(m: Any, keys: int) -> Statistics:
     """Of the queries of a Ragged map; starts and masks that are the same for all rows."""
     result = of_queries_of_ragged(m, keys)
-    return {name: [x.values for x in each] for name, each in result.items()}
+    return {name: [x.values for x in statistics] for name, statistics in result.items()}
 
 
 def of_queries_of_ragged(m: Any, keys: int) -> dict[str, list[Any]]:
@@ -94,11 +94,11 @@ def of_attended(query: Any, key: Any, value: Any, options: dict[str, Any]) -> li
     for records in (False, True):
         torch.manual_seed(1)
         if isinstance(query, uwaga.Ragged):
-            own = query.with_values(query.values.clone().requires_grad_(records))
+            leaf = query.with_values(query.values.clone().requires_grad_(records))
         else:
-            own = query.clone().requires_grad_(records)
+            leaf = query.clone().requires_grad_(records)
         with torch.set_grad_enabled(records):
-            output, lse, m = uwaga.attend(own, key, value, **options, entropy=True, topk=3)
+            output, lse, m = uwaga.attend(leaf, key, value, **options, entropy=True, topk=3)
         results += [output, lse, m.lse, m.entropy(), *m.topk(3), m.mass(uwaga.Window(9, 4)), m.received()]
     return [x.with_values(x.values.detach()) if isinstance(x, uwaga.Ragged) else x.detach() for x in results]
 

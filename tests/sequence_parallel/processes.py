@@ -76,9 +76,9 @@ def ragged_maps(names: Collection[str], rank: int, size: int) -> Any:
     results = {}
     for name in names:
         call = ragged_cases.CASES[name]()
-        (query, key, _), own = ragged_cases.parts_of(call, size, rank, name)
+        (query, key, _), part = ragged_cases.parts_of(call, size, rank, name)
         m = uwaga.sequence_parallel.attention_map(query, key, **call.options)
-        weights = query.with_values(ragged_cases.weights_of(call)[own])
+        weights = query.with_values(ragged_cases.weights_of(call)[part])
         results[name] = [map_cases.of_tokens(m, ragged_cases.longest_keys(call)), map_cases.of_key_tokens(m, weights)]
     return results
 
@@ -105,9 +105,9 @@ def ragged(names: Collection[str], rank: int, size: int) -> Any:
     results = {}
     for name in names:
         call = ragged_cases.CASES[name]()
-        operands, own = ragged_cases.parts_of(call, size, rank, name)
+        operands, part = ragged_cases.parts_of(call, size, rank, name)
         with uwaga.sequence_parallel.sequence_parallel():
-            results[name] = ragged_cases.gradients_of_ragged(operands, call, own)
+            results[name] = ragged_cases.gradients_of_ragged(operands, call, part)
     return results
 
 
@@ -120,7 +120,7 @@ def models(rank: int, size: int) -> Any:
         output = ragged_cases.output_of(uwaga.sequence_parallel.forward(model, tokens, **options))
         gradients = torch.autograd.grad(output.values.square().sum(), list(model.parameters()), allow_unused=True)
         results["own", name] = [output.values.detach(), gradients]
-    for name in ragged_cases.FOREIGN:
+    for name in ragged_cases.OF_TRANSFORMERS:
         model, ids = ragged_cases.foreign_model_and_ids(name)
         with torch.no_grad():
             output = uwaga.sequence_parallel.forward(model, ids)
@@ -147,7 +147,7 @@ def refused_models(rank: int, size: int) -> Any:
     model, _ = ragged_cases.foreign_model_and_ids("gpt2")
     other = ragged_cases.foreign_model_and_ids("gpt2")[0]
     other.set_attn_implementation("sdpa")
-    own, tokens, _ = ragged_cases.model_and_inputs("gpt2", (9,))
+    ours, tokens, _ = ragged_cases.model_and_inputs("gpt2", (9,))
     part = uwaga.sequence_parallel.part(tokens).rows
     x = uwaga.Ragged(torch.randn(len(part.values), 2, 4), part.offsets, first=part.first)
     return {
@@ -155,7 +155,7 @@ def refused_models(rank: int, size: int) -> Any:
         "implementation": message(lambda: forward(other, ids)),
         **{name: message(call) for name, call in _refused_calls_of_models(rank).items()},
         "mask": message(lambda: forward(model, ids, attention_mask=torch.ones(1, 8))),
-        "tokens": message(lambda: forward(own, ids[None])),
+        "tokens": message(lambda: forward(ours, ids[None])),
         "outside": message(lambda: uwaga.attention(x, x, x)) if rank else None,
         "map": message(lambda: uwaga.sequence_parallel.attention_map(x.values, x)),
         "other rows": message(
@@ -506,8 +506,8 @@ if __name__ == "__main__":
     if any("models" in job for job in sys.argv[2:]):
         import torch._dynamo
 
-        for name in ragged_cases.FOREIGN:
+        for name in ragged_cases.OF_TRANSFORMERS:
             ragged_cases.foreign_model_and_ids(name)
     gc.freeze()  # garbage collection in a child skips the objects of PyTorch's modules
-    for each in sys.argv[2:]:
-        run(Path(sys.argv[1]), each)
+    for job in sys.argv[2:]:
+        run(Path(sys.argv[1]), job)

@@ -106,11 +106,11 @@ def weights_of(call: RaggedCall) -> Tensor:
     return torch.where(tokens % 3 > 0, tokens % 7 - 2.0, 0.0)
 
 
-def gradients_of_ragged(operands: list[Ragged], call: RaggedCall, own: slice, **options: Any) -> Any:
+def gradients_of_ragged(operands: list[Ragged], call: RaggedCall, part: slice, **options: Any) -> Any:
     """Output, lse, and the gradients of query, key, value and parameters."""
     operands = [x.with_values(x.values.clone().requires_grad_()) for x in operands]
     output, lse = attend(*operands, **call.options, **options)
-    loss = (output.values * call.grad_output[own]).sum() + torch.where(lse.values.isfinite(), lse.values, 0.0).sum()
+    loss = (output.values * call.grad_output[part]).sum() + torch.where(lse.values.isfinite(), lse.values, 0.0).sum()
     result = torch.autograd.grad(loss, [*(x.values for x in operands), *call.parameters])
     return [output.values.detach(), lse.values.detach(), *result]
 
@@ -151,7 +151,7 @@ MODELS: dict[str, Callable[[], torch.nn.Module]] = {
     "t5": lambda: tiny("t5", num_layers=1, d_k=8, **_SIZES),
 }
 HEADS = ("AutoModelForMaskedLM", "AutoModelForTokenClassification")  # of RoBERTa
-FOREIGN = ("llama", "gpt2", "roberta", "modernbert", "gemma3_text")
+OF_TRANSFORMERS = ("llama", "gpt2", "roberta", "modernbert", "gemma3_text")
 
 
 def model_and_inputs(name: str, lengths: tuple[int, ...] = (9, 33, 1, 20)) -> Any:

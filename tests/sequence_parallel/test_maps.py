@@ -39,8 +39,8 @@ def test_statistics_have_the_bits_of_one_process(name: str, size: int, result: C
         check_equal(list(of_queries), map_cases.of_queries(m, keys), partial(torch.cat, dim=-1))
         check_equal(list(topk), {"topk": [*m.topk(5)]}, partial(torch.cat, dim=-2))
         check_equal(list(of_keys), map_cases.of_keys(m, queries, slice(None)), partial(torch.cat, dim=-1))
-        for each in of_all:
-            check_equal([each], map_cases.of_all(m, queries, keys), lambda only: only[0])
+        for of_process in of_all:
+            check_equal([of_process], map_cases.of_all(m, queries, keys), lambda only: only[0])
 
 
 @by_cases(ragged_cases.CASES_OF_MAPS, ragged_cases.GATE_OF_MAPS, SIZES, 2)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from ragged_cases import (
     CASES,
-    FOREIGN,
     GATE,
     HEADS,
     MODELS,
+    OF_TRANSFORMERS,
     classifier_and_ids,
     foreign_model_and_ids,
     gradients_of_ragged,
@@ -66,7 +66,7 @@ def test_models_have_the_bits_of_one_process(name: str, size: int, result: Calla
 
 @pytest.mark.gate(only=lambda size: size == 2)
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", [*FOREIGN, *HEADS])
+@pytest.mark.parametrize("name", [*OF_TRANSFORMERS, *HEADS])
 def test_models_of_transformers_have_the_bits_of_one_process(
     name: str, size: int, result: Callable[[str], list[Any]]
 ) -> None:
@@ -116,9 +116,9 @@ def test_what_two_processes_are_told(result: Callable[[str], list[Any]]) -> None
 def lasting(first: str | None, second: str | None) -> str:
     """Both texts without what differs between runs: checksums, and which calls there were before."""
     texts = [
-        re.sub(r"(?<=has )\d+(?=,|$)", "CHECKSUM", each) if "checksum" in each else each
-        for each in map(str, (first, second))
+        re.sub(r"(?<=has )\d+(?=,|$)", "CHECKSUM", text) if "checksum" in text else text
+        for text in map(str, (first, second))
     ]
-    calls = [int(each) for text in texts for each in re.findall(r"\bcall (\d+)", text)]
+    calls = [int(number) for text in texts for number in re.findall(r"\bcall (\d+)", text)]
     texts = [re.sub(r"\bcall (\d+)", lambda found: f"call N + {int(found[1]) - min(calls)}", text) for text in texts]
     return f"both: {texts[0]}" if texts[0] == texts[1] else f"rank 0: {texts[0]}\nrank 1: {texts[1]}"

@@ -49,7 +49,7 @@ def test_a_narrow_second_mask_moves_few_blocks() -> None:
     division: Any = SimpleNamespace(sizes=(tokens, tokens), group=SimpleNamespace(size=2))
     near = make_call(*[call.query] * 3, AttentionOptions(Window(99, 0)), wants_lse=True)
     second = near.options.mask_program, near.mask_tensors
-    whole, narrow = (ring.plan_of_queries(division, call, *given) for given in ((), (second,)))
+    whole, narrow = (ring.plan_of_queries(division, call, *masks) for masks in ((), (second,)))
     most = max(len(narrow.blocks_of(n)) for n in range(len(narrow.pieces)))
     assert sum(map(sum, narrow.work)) < 0.05 * sum(map(sum, whole.work))
     assert most <= 2 + len(narrow.blocks) // len(narrow.pieces)

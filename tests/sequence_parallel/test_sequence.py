@@ -97,8 +97,8 @@ def test_whoever_fails_while_blocks_travel_is_named_by_all(fault: str, place: st
 @pytest.mark.parametrize("job", FAILS)
 def test_an_error_of_one_process_alone_is_told_to_the_others(job: str, result: Callable[[str], list[Any]]) -> None:
     """At once: the group's timeout is longer than the test's."""
-    (first,), (own,), (last,) = result(job)
-    assert own == "IndexError: index 80 is out of range"
+    (first,), (failed,), (last,) = result(job)
+    assert failed == "IndexError: index 80 is out of range"
     expected = f"{GROUP_ERROR} rank 1 failed ({FAILS[job]}): IndexError: index 80 is out of range"
     assert (first, last) == (expected, expected)
 
