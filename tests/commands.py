@@ -9,16 +9,16 @@ from typer.testing import CliRunner
 from uwaga.cli import app
 
 
-def run(verb: str, *arguments: object, **given: Any) -> str:
+def run(verb: str, *arguments: object, **options: Any) -> str:
     """What a command that succeeds says."""
-    result = CliRunner().invoke(app, [verb, *map(str, arguments)], **given)
+    result = CliRunner().invoke(app, [verb, *map(str, arguments)], **options)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
-def refusal(verb: str, *arguments: object, **given: Any) -> str:
+def refusal(verb: str, *arguments: object, **options: Any) -> str:
     """What a command that fails says, except for the bar."""
-    result = CliRunner().invoke(app, [verb, *map(str, arguments)], **given)
+    result = CliRunner().invoke(app, [verb, *map(str, arguments)], **options)
     assert result.exit_code == 1, result.output
     assert result.stdout == ""
     return result.stderr.partition(f"uwaga {verb}: ")[2].removesuffix("\n")

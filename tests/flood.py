@@ -102,22 +102,22 @@ class Flood:
             return self.vanish(generator)
         if kind < 0.2:
             body, status = generator.choice(_HOSTILE)
-            given, content = self.post(connection, body)
-            if given != status or b"message" not in content:
-                self.blame(f"request {number}: {given} and not {status} for {body[:60]!r}: {content[:200]!r}")
+            code, content = self.post(connection, body)
+            if code != status or b"message" not in content:
+                self.blame(f"request {number}: {code} and not {status} for {body[:60]!r}: {content[:200]!r}")
             return "refused"
         texts = generator.choices(self.texts, k=generator.choice((1, 1, 1, 1, 2, 7, 40)))
         is_base64 = generator.random() < 0.5
         asked = {"input": texts if len(texts) > 1 or generator.random() < 0.5 else texts[0]}
-        given, content = self.post(
+        code, content = self.post(
             connection, json.dumps(asked | ({"encoding_format": "base64"} if is_base64 else {})).encode()
         )
-        if given != 200 or not self.is_right(texts, content, is_base64=is_base64):
-            self.blame(f"request {number}: {given}, {content[:200]!r}")
+        if code != 200 or not self.is_right(texts, content, is_base64=is_base64):
+            self.blame(f"request {number}: {code}, {content[:200]!r}")
         return "answered"
 
     def is_right(self, texts: Sequence[str], content: bytes, *, is_base64: bool) -> bool:
-        rows = [each["embedding"] for each in json.loads(content)["data"]]
+        rows = [entry["embedding"] for entry in json.loads(content)["data"]]
         vectors = [base64.b64decode(row) if is_base64 else np.float32(row).tobytes() for row in rows]
         return vectors == [self.expected[text] for text in texts]
 

@@ -106,9 +106,9 @@ class Program:
         asked = {"file" if isinstance(program, Path) else "text": str(program), "arguments": [*map(str, arguments)]}
         asked |= {"cwd": os.getcwd(), "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
         (stdin, write), *others = [os.pipe() for _ in range(_FILES)]
-        given = [stdin, *(end for _, end in others)]
-        socket.send_fds(_forks(), [json.dumps(asked).encode()], given)
-        for end in given:
+        descriptors = [stdin, *(end for _, end in others)]
+        socket.send_fds(_forks(), [json.dumps(asked).encode()], descriptors)
+        for end in descriptors:
             os.close(end)
         self.stdin = os.fdopen(write, "w")
         self.stdout, self.stderr, self.told = (os.fdopen(read) for read, _ in others)
@@ -148,13 +148,13 @@ def run(program: Path | str, *arguments: object) -> str:
 @cache
 def _forks() -> socket.socket:
     """The connection to the process that forks; it ends with this one."""
-    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with other:
         process = subprocess.Popen(
             [sys.executable, __file__, str(other.fileno())], pass_fds=[other.fileno()], stdin=subprocess.DEVNULL
         )
-    atexit.register(lambda: (own.close(), process.wait()))
-    return own
+    atexit.register(lambda: (ours.close(), process.wait()))
+    return ours
 
 
 def _serve(connection: socket.socket) -> None:

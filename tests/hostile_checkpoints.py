@@ -1,4 +1,4 @@
-"""Checkpoints made to harm. Each function of SPOILED changes the directory of a good model, which `write_model` writes.
+"""Checkpoints made to harm. Each function of ATTACKS changes the directory of a good model, which `write_model` writes.
 
 What an attacker may want: to run code (pickles), to read other files (names in an index), to use up memory or time
 (numbers that are claimed and not backed by bytes), to have one weight checked and another one used (duplicates,
@@ -118,9 +118,9 @@ def indexed(weight_map: object) -> Spoil:
 
 def _other_weights(folder: Path) -> None:
     weights = load_file(folder / WEIGHTS)
-    listed = dict.fromkeys([*weights, "none"], "a.safetensors")
+    weight_map = dict.fromkeys([*weights, "none"], "a.safetensors")
     save_file(weights | {"more": torch.zeros(1)}, folder / WEIGHTS)
-    indexed(listed)(folder)
+    indexed(weight_map)(folder)
 
 
 def _in_two_files(folder: Path) -> None:
@@ -196,7 +196,7 @@ def tensor(storage: bytes, offset: bytes, shape: bytes, strides: bytes) -> bytes
 
 def storage(numel: bytes) -> bytes:
     """Storage "0" of float32."""
-    text = b"".join(b"X" + struct.pack("<I", len(each)) + each for each in (b"0", b"cpu"))
+    text = b"".join(b"X" + struct.pack("<I", len(part)) + part for part in (b"0", b"cpu"))
     return b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\n" + text + numel + b"tQ"
 
 
@@ -334,7 +334,7 @@ CONFIGURATIONS = {
     "a giant model": described(**_HUGE),
 }
 
-SPOILED: dict[str, Spoil] = {
+ATTACKS: dict[str, Spoil] = {
     f"{what}: {name}": spoil
     for what, table in {
         "header": HEADERS,

@@ -75,18 +75,18 @@ class Machines:
                     subprocess.Popen(["on", host, *command], env=env, stdout=log, stderr=log, start_new_session=True)
                 )
         try:
-            codes = [each.wait(seconds) for each in started]
+            codes = [process.wait(seconds) for process in started]
         finally:
             for pid in self.running():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for each in started:
-                each.wait()
+            for process in started:
+                process.wait()
         return [(code, (self.folder / f"{host}.log").read_text()) for code, host in zip(codes, HOSTS, strict=False)]
 
     def running(self) -> list[int]:
         pids = [_ip("netns", "pids", self.prefix + host).split() for host in HOSTS]
-        return [int(pid) for each in pids for pid in each]
+        return [int(pid) for of_host in pids for pid in of_host]
 
 
 def _address(n: int) -> str:

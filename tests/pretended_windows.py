@@ -105,6 +105,6 @@ def _refuse_if_open(path: Any) -> None:
             used.add(os.readlink(f"/proc/self/fd/{descriptor}").removeprefix("/"))
         except FileNotFoundError:  # that of the listing
             continue
-    own = real.removeprefix("/")
-    if any(each == own or each.startswith(f"{own}/") for each in used):
+    relative = real.removeprefix("/")
+    if any(file == relative or file.startswith(f"{relative}/") for file in used):
         raise _denied(path)

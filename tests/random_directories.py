@@ -79,7 +79,7 @@ _OUTPUTS = ["last_hidden_state", "pooler_output", "logits", "hidden_states", ["h
 
 
 def _within(name: str, values: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    return {f"{name}.{key}": each for key, each in values.items()}
+    return {f"{name}.{key}": choices for key, choices in values.items()}
 
 
 VALUES: dict[str, dict[str, list[Any]]] = {
@@ -158,24 +158,24 @@ def _put(content: dict[str, Any], keys: Sequence[str], value: Any) -> dict[str, 
 
 def set_key(rng: random.Random, folder: Path) -> Change:
     """A key of a table gets one of its values, in a file that is there or is made."""
-    listed = json.loads((folder / "modules.json").read_text()) if (folder / "modules.json").exists() else []
-    places = {module["type"].rpartition(".")[2]: module["path"] for module in listed}
+    modules = json.loads((folder / "modules.json").read_text()) if (folder / "modules.json").exists() else []
+    places = {module["type"].rpartition(".")[2]: module["path"] for module in modules}
     kinds = [kind for kind in VALUES if kind.endswith(".json") or kind in places]
     kind = rng.choices(kinds, [6 if kind == "sentence_bert_config.json" else 1 for kind in kinds])[0]
     key = rng.choice(sorted(VALUES[kind]))
     value = rng.choice(VALUES[kind][key])
     file = kind if kind.endswith(".json") else f"{places[kind]}/config.json"
     if kind == "modules.json":
-        at = rng.randrange(max(len(listed), 1))
+        at = rng.randrange(max(len(modules), 1))
 
         def change(content: Any) -> Any:
-            return [each | {key: value} if index == at else each for index, each in enumerate(content)]
+            return [module | {key: value} if index == at else module for index, module in enumerate(content)]
     else:
 
         def change(content: Any) -> Any:
             return _put(content, key.split("."), value)
 
-    if kind == "modules.json" and not listed:
+    if kind == "modules.json" and not modules:
         return Change((), lambda _: None)
     # Where the message is about what the key leads to, it names that.
     more = {"modality_config.message.method": ("modality_config.message",), "modality_config.message.format": ("modality_config.message",),
@@ -208,9 +208,9 @@ def move_modules(rng: random.Random, folder: Path) -> Change:
     def make(root: Path) -> None:
         if not (root / "modules.json").exists():
             return
-        listed = json.loads((root / "modules.json").read_text())
+        modules = json.loads((root / "modules.json").read_text())
         kept = {"modules.json", "config_sentence_transformers.json"}
-        for number, module in enumerate(listed):
+        for number, module in enumerate(modules):
             old, new = module["path"], f"part {number}/deep" if number else "encoder"
             if not number and move_root and not old:
                 (root / new).mkdir()
@@ -222,7 +222,7 @@ def move_modules(rng: random.Random, folder: Path) -> Change:
             else:
                 continue
             module["path"] = new
-        (root / "modules.json").write_text(json.dumps(listed))
+        (root / "modules.json").write_text(json.dumps(modules))
 
     return Change((), make)
 
@@ -230,14 +230,14 @@ def move_modules(rng: random.Random, folder: Path) -> Change:
 def order_modules(rng: random.Random, folder: Path) -> Change:
     seed = rng.random()
 
-    def change(listed: list[Any]) -> list[Any]:
-        own = random.Random(seed)
-        listed = [*listed]
-        at, other = own.randrange(len(listed)), own.randrange(len(listed))
-        if own.random() < 0.3:
-            return listed[:at] + listed[at + 1 :]
-        listed[at], listed[other] = listed[other], listed[at]
-        return listed
+    def change(modules: list[Any]) -> list[Any]:
+        generator = random.Random(seed)
+        modules = [*modules]
+        at, other = generator.randrange(len(modules)), generator.randrange(len(modules))
+        if generator.random() < 0.3:
+            return modules[:at] + modules[at + 1 :]
+        modules[at], modules[other] = modules[other], modules[at]
+        return modules
 
     def make(root: Path) -> None:
         if (root / "modules.json").exists():
@@ -281,23 +281,23 @@ def write_template(rng: random.Random, folder: Path) -> Change:
     place = rng.choice(["file", "settings", "list", "file and settings", "folder", "file and folder"])
     name = rng.choice(["default", "other"])
     message = rng.choice([None, {}, {"format": "auto"}, {"format": "flat"}, {"format": "structured"}])
-    given = rng.choice([None, {"add_generation_prompt": True}, {"restore_suffix": False}, {"chat_template": texts[1]}])
+    kwargs = rng.choice([None, {"add_generation_prompt": True}, {"restore_suffix": False}, {"chat_template": texts[1]}])
 
     def make(root: Path) -> None:
-        listed = json.loads((root / "modules.json").read_text()) if (root / "modules.json").exists() else []
-        own = root / listed[0]["path"] if listed else root
-        if not own.is_dir():
+        modules = json.loads((root / "modules.json").read_text()) if (root / "modules.json").exists() else []
+        transformer = root / modules[0]["path"] if modules else root
+        if not transformer.is_dir():
             return
         if "settings" in place or place == "list":
             named = [{"name": "other", "template": texts[1]}, {"name": "default", "template": texts[0]}]
             value = named if place == "list" else texts["file" in place]
-            _edit(own / "tokenizer_config.json", lambda content: content | {"chat_template": value})
+            _edit(transformer / "tokenizer_config.json", lambda content: content | {"chat_template": value})
         if "file" in place:
-            (own / "chat_template.jinja").write_text(texts[0])
+            (transformer / "chat_template.jinja").write_text(texts[0])
         if "folder" in place:
-            (own / "additional_chat_templates").mkdir(exist_ok=True)
-            (own / "additional_chat_templates" / f"{name}.jinja").write_text(texts[1])
-        if message is None or not listed or not (own / sentence_files.TRANSFORMER_FILES[0]).exists():
+            (transformer / "additional_chat_templates").mkdir(exist_ok=True)
+            (transformer / "additional_chat_templates" / f"{name}.jinja").write_text(texts[1])
+        if message is None or not modules or not (transformer / sentence_files.TRANSFORMER_FILES[0]).exists():
             return
 
         def change(content: Any) -> Any:
@@ -305,9 +305,9 @@ def write_template(rng: random.Random, folder: Path) -> Change:
             content = _put(
                 content, ["modality_config", "message"], {"method": "forward", "method_output_name": output, **message}
             )
-            return content if given is None else _put(content, ["processing_kwargs", "chat_template"], given)
+            return content if kwargs is None else _put(content, ["processing_kwargs", "chat_template"], kwargs)
 
-        _edit(own / sentence_files.TRANSFORMER_FILES[0], change)
+        _edit(transformer / sentence_files.TRANSFORMER_FILES[0], change)
 
     return Change(("chat template", "modality_config.message"), make)
 
@@ -374,7 +374,7 @@ def random_directory(seed: int, parent: Path) -> Directory:
     shutil.copytree(base(kind, family, parent), folder)
     changes = []
     makers = rng.choices(list(CHANGES), list(CHANGES.values()), k=rng.choice([1, 1, 2, 3]))
-    for maker in sorted(makers, key=lambda each: each is not set_key):  # files are moved when they are finished
+    for maker in sorted(makers, key=lambda make: make is not set_key):  # files are moved when they are finished
         change = maker(rng, folder)
         change.make(folder)
         changes.append(change)
@@ -394,18 +394,18 @@ def outcome(directory: Directory) -> str:
         else:
             ours = [Reranker.load(directory.folder).scores(PAIRS, overflow="truncate")]
     except CheckpointError as error:
-        named = [each for change in directory.changes for each in change.named]
-        if any(each in str(error) for each in named) and str(directory.folder) in str(error):
+        named = [word for change in directory.changes for word in change.named]
+        if any(word in str(error) for word in named) and str(directory.folder) in str(error):
             return "refused"
         return f"a refusal without a name: {error}"
     try:
         theirs = _theirs(directory)
     except Exception:  # noqa: BLE001  # whatever it raises of a directory that it cannot read
         return "alone"
-    for own, right in zip(ours, theirs, strict=True):
+    for result, right in zip(ours, theirs, strict=True):
         scale = max(float(np.abs(right).max()), 1e-3)
-        if own.shape != right.shape or not np.allclose(own / scale, right / scale, atol=2e-5):
-            return f"other numbers: {own.ravel()[:4]}, not {right.ravel()[:4]}"
+        if result.shape != right.shape or not np.allclose(result / scale, right / scale, atol=2e-5):
+            return f"other numbers: {result.ravel()[:4]}, not {right.ravel()[:4]}"
     return "computed"
 
 

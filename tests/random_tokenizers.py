@@ -46,7 +46,7 @@ def _pairs(alphabet: Sequence[str], steps: Any, size: int, special: Sequence[str
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(special), initial_alphabet=alphabet)
     made.train_from_iterator(TEXTS, trainer)
     model = json.loads(made.to_str())["model"]
-    return model["vocab"], [tuple(each) for each in model["merges"]]
+    return model["vocab"], [tuple(pair) for pair in model["merges"]]
 
 
 def _byte_pairs(special: Sequence[str]) -> tuple[dict[str, int], list]:
@@ -96,10 +96,10 @@ def _of_file(
         backend = tokenizers.Tokenizer(model)
         backend.normalizer, backend.pre_tokenizer, backend.decoder = normalizer, pre_tokenizer, decoders.ByteLevel()
         backend.add_special_tokens(list(special))
-        rows = [(each, backend.token_to_id(each)) for each in (special[0], special[2])]
-        around = f"{special[0]} $A {special[2]}"
+        rows = [(token, backend.token_to_id(token)) for token in (special[0], special[2])]
+        template = f"{special[0]} $A {special[2]}"
         backend.post_processor = processors.TemplateProcessing(
-            single=around, pair=f"{around} $B:1 {special[2]}:1", special_tokens=rows
+            single=template, pair=f"{template} $B:1 {special[2]}:1", special_tokens=rows
         )
         return _class("PreTrainedTokenizerFast")(tokenizer_object=backend)
 
@@ -185,21 +185,21 @@ def _named_token(pick: random.Random, folder: Path, settings: dict) -> None:
 
 def _extra(pick: random.Random, folder: Path, settings: dict) -> None:
     key = pick.choice(["extra_special_tokens", "additional_special_tokens"])
-    listed = [_token_value(pick, True) for _ in range(pick.choice([0, 1, 3]))]
-    settings[key] = pick.choice([listed, listed, {"video_token": "<image>"}, None, {}])
+    tokens = [_token_value(pick, True) for _ in range(pick.choice([0, 1, 3]))]
+    settings[key] = pick.choice([tokens, tokens, {"video_token": "<image>"}, None, {}])
 
 
 def _decoder(pick: random.Random, folder: Path, settings: dict) -> None:
     """The added tokens of tokenizer.json, as versions before 5 wrote them."""
     added = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
-    listed = {str(each["id"]): {key: value for key, value in each.items() if key != "id"} for each in added}
-    if listed and pick.random() < 0.4:
-        listed.pop(pick.choice(sorted(listed)))
+    by_id = {str(token["id"]): {key: value for key, value in token.items() if key != "id"} for token in added}
+    if by_id and pick.random() < 0.4:
+        by_id.pop(pick.choice(sorted(by_id)))
     if pick.random() < 0.4:
-        listed[str(pick.choice([5, 600, 1000]))] = {
+        by_id[str(pick.choice([5, 600, 1000]))] = {
             "content": pick.choice(_CONTENTS), "special": pick.random() < 0.5, "normalized": pick.random() < 0.5, "lstrip": pick.random() < 0.3,
         }  # fmt: skip
-    settings["added_tokens_decoder"] = listed
+    settings["added_tokens_decoder"] = by_id
 
 
 def _map(pick: random.Random, folder: Path, settings: dict) -> None:
@@ -213,7 +213,7 @@ def _map(pick: random.Random, folder: Path, settings: dict) -> None:
 
 def _added(pick: random.Random, folder: Path, settings: dict) -> None:
     (folder / "added_tokens.json").write_text(
-        json.dumps({each: 700 + row for row, each in enumerate(pick.sample(_CONTENTS, 2))})
+        json.dumps({content: 700 + row for row, content in enumerate(pick.sample(_CONTENTS, 2))})
     )
 
 

@@ -56,8 +56,8 @@ def assert_vectors_are_theirs(
     exact = copy.deepcopy(model).double()
     exact[0].model.set_experts_implementation("eager")  # the other one has no float64
 
-    def theirs(each: SentenceTransformer) -> torch.Tensor:
-        return torch.cat([each.encode([text], convert_to_tensor=True, **options) for text in texts])
+    def theirs(peer: SentenceTransformer) -> torch.Tensor:
+        return torch.cat([peer.encode([text], convert_to_tensor=True, **options) for text in texts])
 
     vectors = encoder.encode(texts, overflow=overflow, **options)
     assert_as_exact(torch.from_numpy(vectors), theirs(model), lambda: theirs(exact))

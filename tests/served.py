@@ -62,7 +62,7 @@ async def request(
     if not sent:
         return Answer(0, {}, b"")
     names = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
-    return Answer(sent[0]["status"], names, b"".join(each.get("body", b"") for each in sent[1:]))
+    return Answer(sent[0]["status"], names, b"".join(message.get("body", b"") for message in sent[1:]))
 
 
 class Client:

@@ -108,7 +108,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[Any]:
 def _fail_if_missing(report: pytest.TestReport | pytest.CollectReport) -> None:
     if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
         _, _, reason = report.longrepr
-        if not any(each in reason for each in _MAY_SKIP):
+        if not any(phrase in reason for phrase in _MAY_SKIP):
             report.outcome = "failed"
             report.longrepr = f"{report.nodeid}: what it needs is missing: {reason}"
 

@@ -282,16 +282,16 @@ def named(output: Output) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def theirs(pair: Twins, model: Any, given: Tensor, decoder_ids: Tensor | None = None, **more: Any) -> dict[str, Tensor]:
+def theirs(pair: Twins, model: Any, batch: Tensor, decoder_ids: Tensor | None = None, **more: Any) -> dict[str, Tensor]:
     """What transformers gives."""
     more |= {} if decoder_ids is None else {"decoder_input_ids": decoder_ids}
-    output = model(input_ids=given, output_hidden_states=True, **more)
+    output = model(input_ids=batch, output_hidden_states=True, **more)
     heads = families.family_of(pair.case.model_type, "").architectures.get(pair.case.of_class or "", ())
     result = {name: output.get("prediction_logits", output.get("logits")) for name in heads if name != "pooled"}
     result |= {"pooled": output.get("pooler_output")}
     states = {"hidden_states": output.get("decoder_hidden_states", output.get("hidden_states"))}
     states["encoder_hidden_states"] = output.get("encoder_hidden_states")
-    result |= {f"{name} {n}": x for name, each in states.items() if each is not None for n, x in enumerate(each)}
+    result |= {f"{name} {n}": x for name, layers in states.items() if layers is not None for n, x in enumerate(layers)}
     found = {name: x for name, x in result.items() if x is not None}
     assert set(heads) - {"pooled"} <= found.keys()
     return found

@@ -115,11 +115,11 @@ def has_sdpa(model: Any) -> bool:
 def small(family: str) -> dict[str, float]:
     """Options that make a family small, whatever it calls them."""
     config = transformers.AutoConfig.for_model(family)
-    known = set(config.to_dict()) | set(config.attribute_map)
+    options = set(config.to_dict()) | set(config.attribute_map)
     return {
         name: value
         for name, value in _SMALL.items()
-        if name in known and not isinstance(getattr(config, name, None), list | dict)
+        if name in options and not isinstance(getattr(config, name, None), list | dict)
     }
 
 

@@ -98,7 +98,7 @@ def _weight_norm_backward(grad: Tensor, v: Tensor, g: Tensor, norm: Tensor, dim:
     return g / norm * (grad - v * (along / norm)), along
 
 
-_OWN = {
+_FORMULAS = {
     _aten.mean: _mean,
     torch.ops.prims.var: _variance,
     **dict.fromkeys(_operators("_weight_norm_interface_backward"), _weight_norm_backward),
@@ -121,9 +121,9 @@ class _Rounding(TorchDispatchMode):
         if packet in _COMPOSED:
             with self:
                 return decomposition_table[func](*args, **kwargs)
-        if packet in _OWN:
+        if packet in _FORMULAS:
             with self:
-                return _OWN[packet](*args, **kwargs)
+                return _FORMULAS[packet](*args, **kwargs)
         with self:
             parts = func.decompose(*args, **kwargs)
         if parts is not NotImplemented:
@@ -136,8 +136,8 @@ class _Rounding(TorchDispatchMode):
         if func.is_view or not results:
             return result
         if noise is not None:
-            for x, each in zip(results, noise, strict=True):
-                x += each
+            for x, rounding in zip(results, noise, strict=True):
+                x += rounding
         else:
             # The parts of _COMPOSED that are of `prims` and no sums are elementwise.
             is_known = torch.Tag.pointwise in func.tags or packet in _MOVES or func.namespace == "prims"
@@ -227,8 +227,8 @@ def rms(x: Tensor) -> float:
 def assert_within(what: str, error: float, peer: float, derived: Iterable[float], factor: float, size: float) -> None:
     """`error` is at most `factor` times the larger of the peer's and of the derived ones, which are computed if they decide."""
     allowed = factor * peer * _PEERS
-    for each in derived if error > allowed else ():
-        allowed = max(allowed, factor * each)
+    for derived_error in derived if error > allowed else ():
+        allowed = max(allowed, factor * derived_error)
         if error <= allowed:
             break
     assert error <= allowed, f"{what}: error {error:.3g}, allowed {allowed:.3g}, of values of {size:.3g}"
