@@ -58,7 +58,7 @@ def test_any_json_gives_a_value_or_an_error_that_names_the_field(kind: Any) -> N
     paths = list(keys(kind))
     first = {path.split(".")[0] for path in paths}
 
-    @settings(max_examples=min(3 * len(paths), 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=min(3 * len(paths), 40), suppress_health_check=[HealthCheck.too_slow])
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         table: dict[str, Any] = {}

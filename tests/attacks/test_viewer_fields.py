@@ -213,7 +213,7 @@ def names(path: tuple[Any, ...]) -> set[str]:
     return results
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(VALUES)
 def test_any_value_as_the_code_of_a_url(enter: Ask, value: Any) -> None:
     ((status, message),) = enter([json.dumps({"code": value}).encode()])
@@ -238,9 +238,7 @@ def test_thousands_of_links_are_cut(ask_all: Ask) -> None:
 
 
 def try_values(ask_all: Ask, ask: str, examples: int, size: int) -> None:
-    @settings(
-        max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(st.lists(requests_of(ask), min_size=size, max_size=size))
     def try_some(made: list[tuple[tuple[Any, ...], bytes]]) -> None:
         for (path, body), answer in zip(made, ask_all([body for _, body in made]), strict=True):

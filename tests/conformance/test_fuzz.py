@@ -17,7 +17,7 @@ from torch import Tensor
 
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention, explain
 
-SETTINGS = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 FEW = settings(SETTINGS, max_examples=20)  # of an engine that takes 50 ms a call
 
 

@@ -19,8 +19,6 @@ from uwaga import AttentionMap
 
 SETTINGS = settings(
     max_examples=100,
-    deadline=None,
-    derandomize=True,
     # The engine and its level stay as they are while examples are drawn.
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

@@ -193,7 +193,7 @@ def test_a_request_without_keys_and_a_batch_without_requests(paged_engine: str) 
     assert request_signals(none) == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(1, 90)), min_size=1, max_size=4),
     st.integers(1, 256),

@@ -149,15 +149,15 @@ def test_a_watched_model_and_an_edit_that_changes_nothing_change_no_bit(name: st
     model, where = _model(name), (_kind(name), 0, 1)
     documents = _documents(model)
     padded = [torch.stack([text[:1].expand(6) for text in texts]) for texts in documents]
-    for given in ([Ragged.from_list(texts) for texts in documents], padded):
-        expected = _tensors(model(*given))
+    for batches in ([Ragged.from_list(texts) for texts in documents], padded):
+        expected = _tensors(model(*batches))
         with uwaga.watch(model, values=True) as recording:
-            _assert_equal(_tensors(model(*given)), expected)
+            _assert_equal(_tensors(model(*batches)), expected)
         assert recording.maps
         for changes in ({"heads": {where: 1.0}}, {"weights": {where: Links((0,), (0,), factor=1.0)}}):
             with uwaga.edit(model, **changes):
-                _assert_equal(_tensors(model(*given)), expected)
-        _assert_equal(_tensors(model(*given)), expected)
+                _assert_equal(_tensors(model(*batches)), expected)
+        _assert_equal(_tensors(model(*batches)), expected)
 
 
 @both

@@ -73,7 +73,7 @@ spaces = st.sampled_from([" ", "  ", "\n", " \n ", "\t", "\u00a0", "\u3000", ""]
 texts = st.lists(st.tuples(words, spaces), max_size=40).map(lambda parts: "".join(map("".join, parts)))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(texts=st.lists(texts, max_size=4), max_tokens=st.integers(1, 6))
 def test_prefixs_are_those_of_the_whole_text(folder: Path, texts: list[str], max_tokens: int) -> None:
     tokenizer = load_tokenizer(folder)

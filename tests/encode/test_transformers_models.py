@@ -17,7 +17,6 @@ import torch
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
 from uwaga.models import opening
-from uwaga.models.families import model_types
 
 transformers = pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
@@ -56,7 +55,6 @@ CASES: dict[str, tuple[str, dict, str, str]] = {
     "experts": ("mixtral", _DECODER | {"num_local_experts": 4}, ONE_BY_ONE, "which may give a text other bits beside others"),
     "umt5": ("umt5", {"d_model": 32, "d_ff": 48, "d_kv": 8, "num_layers": 2, "num_heads": 4}, ONE_BY_ONE, "makes a bias of the whole row"),
 }  # fmt: skip
-OUR_TYPES = ", ".join(model_types())
 _WITHOUT = {("xlnet", "max_position_embeddings")}  # there is no limit
 # XLNet and Funnel tell the last and the first special token apart by a type of its own.
 _TYPED = {"funnel": "[CLS]:2 $A:0 [SEP]:0", "xlnet": "$A:0 [SEP]:0 [CLS]:2"}

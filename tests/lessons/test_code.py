@@ -128,7 +128,7 @@ def lines_of_blocks_give_the_numbers_next_to_them(example: Example, steps: Steps
     close(run(steps["architecture"].code, names), whole)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(examples())
 def test_code_and_words_are_true_of_the_numbers(example: Example) -> None:
     steps = {step.id: step for step in build_steps(example)}

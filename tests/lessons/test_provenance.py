@@ -138,7 +138,7 @@ QUESTIONS = {
 }
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.data())
 def test_numbers_of_random_lessons_equal_what_their_rules_give(data: st.DataObject) -> None:
     """Over sentences, numbers and settings: a few numbers of every matrix of every step, recomputed in float64."""

@@ -21,7 +21,7 @@ def right(question: Question) -> list[str]:
     return [question.choices[place] for place in question.answers]
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @example(
     ["is", "."], False, 1, 0.0, "post"
 )  # two keys that fit equally: any answer would be right, so that nothing is asked

@@ -56,8 +56,6 @@ def replied(service: Service, path: str, body: bytes) -> object:
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     max_examples=100,
-    deadline=None,
-    derandomize=True,
     database=None,
 )
 @given(bodies())

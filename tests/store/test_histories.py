@@ -200,7 +200,5 @@ def assert_same_bits(answer: Answer, result: reading.PassResult) -> None:
 @pytest.mark.parametrize("machine", [History, pytest.param(History16, marks=pytest.mark.stress)])
 def test_random_histories(machine: type[History]) -> None:
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-    options = settings(
-        max_examples=3, stateful_step_count=9, deadline=None, suppress_health_check=checks, derandomize=True
-    )
+    options = settings(max_examples=3, stateful_step_count=9, suppress_health_check=checks)
     run_state_machine_as_test(machine, settings=options)

@@ -17,7 +17,7 @@ from uwaga.viewer.shown import Maps, View
 
 pytestmark = pytest.mark.slow
 
-ANY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ANY = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 WORDS = ("[CLS]", "un", "##seen", "the", "##s", "[SEP]", ".")
 
 
