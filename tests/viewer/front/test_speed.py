@@ -153,39 +153,6 @@ def test_a_map_of_a_hundred_thousand_tokens_is_drawn_within_three_seconds(
         pass
 
 
-_ASK = """async ({token, questions}) => {
-  const times = [];
-  for (const question of questions) {
-    const begin = performance.now();
-    const reply = await fetch("/ask", {method: "POST", body: JSON.stringify(question),
-      headers: {"Content-Type": "application/json", "X-Uwaga-Token": token}});
-    if (!reply.ok) throw new Error(await reply.text());
-    await reply.arrayBuffer();
-    times.push(performance.now() - begin);
-  }
-  return times;
-}"""
-
-
-def test_tiles_of_cached_normalizers_take_fifty_milliseconds(
-    long_view: ServedView, open_page: Open, record_property: Any
-) -> None:
-    # Not the first tab, whose map is refined for as long as it is shown.
-    page = open_page(f"{long_view.address}&tab=overview")
-    page.get_by_role("tab", name="Explore").wait_for()
-    token = page.evaluate('localStorage.getItem("uwaga-token")')
-    where = {"side": "0", "kind": "decoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
-    tile = {"request": "tile", **where, "pooling": "sum", "level": 0}
-    rows = range(200, 210)
-    cold = [{**tile, "row": row, "column": 0} for row in rows]
-    page.evaluate(_ASK, {"token": token, "questions": cold})
-    # Other tiles of rows with cached normalizers: each is computed from Q and K, and none was requested before.
-    warm = [{**tile, "row": row, "column": column} for row in rows for column in range(1, 200, 10)]
-    times = page.evaluate(_ASK, {"token": token, "questions": warm})
-    record_property("milliseconds, median and 95th percentile", [percentile(times, share) for share in (0.5, 0.95)])
-    assert percentile(times, 0.95) < 50, sorted(times)[-20:]
-
-
 def test_panning_and_zooming_cost_less_than_eight_milliseconds_a_frame(
     serve: Serve, open_page: Open, make_maps: MakeMaps, browser: Any, record_property: Any
 ) -> None:
