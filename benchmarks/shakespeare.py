@@ -90,7 +90,8 @@ if __name__ == "__main__":
         small = [f'data.train=["{folder}/text.txt"]', "schedule.steps=4", "schedule.warmup_steps=1", "run.eval_every=2"]
         config = Config.read(RECIPE, small if chosen.quick else [])
         corpus = Corpus.prepare(config, Path(folder))
-        whole = sources.find(config.data.train[0], config.data).read_text()
+        name = config.data.train[0]
+        whole = (sources.find(name, config.data) if name in config.data.sources else Path(name)).read_text()
         ids = torch.from_numpy(
             corpus.tokenizer.encode([whole[: -int(len(whole) * config.data.validation_fraction)]])[0]
         )
