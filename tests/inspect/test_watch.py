@@ -1,8 +1,10 @@
 """Maps of models while they are watched. Letters: B batch, H heads, Q queries, K keys."""
 
 import copy
+import sys
 import threading
 from itertools import product
+from types import ModuleType
 
 import pytest
 import tiny_models
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 from waiting import HANG
 
 import uwaga
-from uwaga.nn import Encoder, LayerSpec
+from uwaga.nn import Encoder, LayerSpec, MultiHeadAttention
 
 OF_TRANSFORMERS = [f"transformers {family}" for family in (*ENCODERS, *DECODERS, *PAIRS)]
 
@@ -259,6 +261,15 @@ def test_a_thread_inside_a_forward_pass_keeps_its_attention(family: str, block: 
     hook.remove()
     assert torch.equal(results[0], right)
     assert torch.equal(model(ids).logits, right)
+
+
+def test_a_model_of_uwaga_is_watched_while_another_thread_imports_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = "transformers.modeling_utils"  # its import has begun, and has defined nothing yet
+    monkeypatch.setitem(sys.modules, begun, ModuleType(begun))
+    layer = MultiHeadAttention(16, 2)
+    with uwaga.watch(layer) as recording:
+        layer(torch.randn(1, 3, 16))
+    assert len(recording.maps) == 1
 
 
 def test_a_config_answers_by_thread_and_gives_its_answer_to_no_other_model() -> None:

@@ -21,14 +21,14 @@ from uwaga.ops.ragged import Ragged
 
 def outermost(model: nn.Module, fits: Callable[[Any], bool] = lambda _: True) -> list[tuple[str, Any]]:
     """Return the paths and modules of the transformers models that fit, without those that are part of another one that fits."""
-    # Not of "transformers", which imports this module, for seconds, when it is asked for the class.
-    library = sys.modules.get("transformers.modeling_utils")
-    if library is None:  # then there are no models of it
+    # Asking "transformers" itself for the class would import this module, which takes seconds. Another thread may be importing it.
+    base = getattr(sys.modules.get("transformers.modeling_utils"), "PreTrainedModel", None)
+    if base is None:  # then there are no models of it
         return []
     results: list[tuple[str, Any]] = []
     for path, module in model.named_modules():
         is_inside = any(outer == "" or path.startswith(outer + ".") for outer, _ in results)
-        if isinstance(module, library.PreTrainedModel) and fits(module) and not is_inside:
+        if isinstance(module, base) and fits(module) and not is_inside:
             results.append((path, module))
     return results
 
