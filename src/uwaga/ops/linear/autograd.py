@@ -234,7 +234,6 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grad_NW.sum(0) if needs_bias else None,
         grad if needs_residual else None,
         None,
-        None,
     )
 
 
