@@ -1,7 +1,7 @@
 """The processor of this machine, as the operating system describes it: vendor, family, model, instruction sets.
 
 What the native kernels can use is asked of the processor itself (`native.supported_levels`). This module is for choices that
-depend on the processor's design: how fast PyTorch's own kernels are on it.
+depend on the processor's design: which bits PyTorch's own kernels give on it, and where kernels were measured.
 """
 
 import functools

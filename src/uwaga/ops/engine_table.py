@@ -28,7 +28,7 @@ class ProcessorEntry(NamedTuple):
     """One kind of processor, and what was measured on it.
 
     Attributes:
-        attention, linear: the reports by dtype; the order is assumed for a dtype without a report.
+        attention, linear: the reports by dtype; a dtype without a report was not measured.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Which engine computes a linear map, and why: the native kernels, unless UWAGA_LINEAR or the call names PyTorch's operator, or they refuse.
 
-Never by a timing at run time, so that two runs give the same bits. PyTorch can neither trace nor differentiate the kernels ("cpu").
-"torch" is its own operator; it serves every call.
+No timing at run time decides, so two runs give the same bits. PyTorch can neither trace nor differentiate the native kernels ("cpu"). PyTorch's
+operator ("torch") serves every call.
 """
 
 from functools import cache
@@ -58,9 +58,9 @@ def choice(operands: Operands, impl: str | None) -> Choice:
 def has_batch_invariant_rows(name: str, dtype: torch.dtype) -> bool:
     """Return whether the engine of this name gives a row the same bits among any others, in eager calls on this processor's CPU.
 
-    The native kernels do on every processor: sums associate by the depth alone (docs/contributors/kernels.md, "The same bits"). Of the other
-    engine only that is promised which was shown, on AMD's Zen 3 and 4 in float32 and bfloat16, as float32 rows are padded. On Intel's
-    processors with AMX rows of 1536 -> 384 have other bits among other numbers of rows, in both dtypes.
+    The native kernels do on every processor: sums associate by the depth alone (docs/contributors/kernels.md, "The same bits"). PyTorch's
+    operator was shown to do so on AMD's Zen 3 and 4 in float32, where rows are padded, and in bfloat16. On Intel's processors with AMX it does
+    not: rows of 1536 -> 384 have other bits among other numbers of rows, in both dtypes.
     """
     if name == "cpu":
         return dtype in DTYPES
