@@ -305,6 +305,7 @@ class RelayedMessages(Messages):
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
+            self._raise()  # a message that could not begin is not among the pending ones
             for message in [x for x in self._pending if not self._is_note(x)]:
                 self._wait(message)
                 self._raise()  # another process that has learned of the failure sends nothing more
