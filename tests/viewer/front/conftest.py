@@ -42,6 +42,15 @@ def browser() -> Any:
     return _started[0]
 
 
+@pytest.fixture(scope="module")
+def browser_with_bars(browser: Any) -> Iterator[Any]:
+    """Another one, with scroll bars, which take their width from the page."""
+    options = {"executable_path": _path(), "args": [*_PLAIN, *_WEBGL], "ignore_default_args": ["--hide-scrollbars"]}
+    started = browser.browser_type.launch(**options)
+    yield started
+    started.close()
+
+
 def _close() -> None:
     _started.clear()
     _to_close.close()

@@ -4,15 +4,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import Open, Serve, violations
+import torch
+from pages import MakeMaps, Open, Serve, violations
 
 import uwaga
+from uwaga.inspect import PatchGrid
+from uwaga.viewer.lesson import work_through
 
 pytestmark = pytest.mark.stress
 
 TITLE = ".lesson-title"
 TIRED = "The animal didn't cross the street because it was too tired."
 LONG = f"{TIRED} The keeper of the house saw it, and she waited until it had slept. " * 8
+
+
+@pytest.fixture(scope="module")
+def browser(browser_with_bars: Any) -> Any:
+    return browser_with_bars
 
 
 @pytest.fixture
@@ -66,6 +74,21 @@ def test_no_screen_has_a_violation(serve: Serve, open_page: Open, theme: str, wi
     opened(page)
     found["a cut link"] = violations(page)
     assert not {screen: wrong for screen, wrong in found.items() if wrong}
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1400), ("dark", 390)])
+def test_a_picture_has_no_violation(serve: Serve, open_page: Open, make_maps: MakeMaps, theme: str, width: int) -> None:
+    """Before and after a patch is pointed at."""
+    grid = PatchGrid(rows=8, columns=8, special=("[CLS]",))
+    served = serve(make_maps(65, heads=4), tokens=grid.tokens, picture=torch.rand(64, 64), grid=grid)
+    page = open_page(served.address, width=width, height=900, color_scheme=theme)
+    headline = page.locator(".uwaga-picture .uwaga-headline")
+    headline.filter(has_text="CLS").wait_for()
+    assert violations(page) == []
+    box = page.locator(".uwaga-photo").bounding_box()
+    page.mouse.move(box["x"] + 5, box["y"] + 5)
+    headline.filter(has_text="patch 0,0").wait_for()
+    assert violations(page) == []
 
 
 # What a reader can work with: of a table one cell, from which the arrow keys lead to the others.
@@ -131,3 +154,44 @@ def test_no_step_has_a_violation(saved: str, open_page: Open, theme: str, width:
             if state == "asking":
                 page.locator(".lesson-show").click()
         page.locator(".lesson-after").click(force=True) if step < steps - 1 else None
+
+
+# What is wider than its place, and whether the keyboard reaches it or something in it.
+_SCROLLED = """() => [...document.querySelectorAll('.lesson-view *')]
+  .filter((one) => one.getClientRects().length && one.scrollWidth > one.clientWidth && ['auto', 'scroll'].includes(getComputedStyle(one).overflowX))
+  .map((one) => [(one.closest('[data-picture]')?.dataset.picture ?? one.querySelector('[data-matrix]')?.dataset.matrix ?? one.className),
+    one.tabIndex === 0 || !!one.querySelector("[tabindex='0'], button, input")])"""
+
+
+def test_what_scrolls_sideways_on_a_phone_is_reached_by_the_keyboard(tmp_path: Path, open_page: Open) -> None:
+    """On every step of a sentence of twelve words, with everything unfolded."""
+    lesson = work_through([f"w{n}" for n in range(12)])
+    lesson.save(tmp_path / "lesson.html")
+    page = open_page((tmp_path / "lesson.html").as_uri() + "#tab=lesson", width=390, reduced_motion="reduce")
+    page.wait_for_selector(TITLE)
+    assert page.locator(".lesson-view").evaluate("e => innerWidth - e.clientWidth") > 0  # there is a scroll bar
+    seen = set()
+    for step in lesson.steps:
+        page.locator(".lesson-show").click() if step.question is not None else None
+        page.evaluate(_UNFOLD)
+        # A frame, after which what has been resized has been looked at.
+        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        scrolled = page.evaluate(_SCROLLED)
+        assert [name for name, is_reached in scrolled if not is_reached] == [], step.id
+        seen |= {name for name, _ in scrolled}
+        page.locator(".lesson-after").click(force=True) if step is not lesson.steps[-1] else None
+    assert {"scores", "weights"} <= seen
+
+
+def test_the_film_plays_by_itself_only_if_motion_is_wanted(saved: str, open_page: Open) -> None:
+    page = open_page(f"{saved}&step=learning", reduced_motion="reduce")
+    for motion, button in (("reduce", "Watch it learn"), ("no-preference", "Stop")):
+        page.emulate_media(reduced_motion=motion)
+        page.reload()
+        page.wait_for_selector(TITLE)
+        page.locator(".lesson-show").click()
+        assert page.locator(".lesson-watch").text_content() == button
+        page.evaluate(_UNFOLD)
+        moving = "e => Math.max(...getComputedStyle(e, '::before').transitionDuration.split(',').map(parseFloat))"
+        weight = page.locator("[data-matrix=learn_weights] td.lesson-cell").first
+        assert (weight.evaluate(moving) > 0) == (motion != "reduce")
