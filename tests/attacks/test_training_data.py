@@ -1,8 +1,10 @@
 """Training data made to harm is read in bounded memory. tests/data and tests/train have the errors of files that are damaged."""
 
 import json
+import sys
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 
@@ -67,3 +69,31 @@ def test_special_tokens_in_a_text_end_nothing(tmp_path: Path) -> None:
         tokens, offsets = np.fromfile(folder / "train.tokens", "<u2"), np.fromfile(folder / "train.offsets", "<i8")
         special = np.isin(tokens, list(corpus.tokenizer.special.ids()))
         assert special.sum() == (2 * (len(offsets) - 1) if objective == "language-model" else 0)
+
+
+_PREPARE = """
+import sys
+from pathlib import Path
+from uwaga.train.config import Config
+from uwaga.train.corpus import Corpus
+
+name = Path(sys.argv[1])
+Corpus.prepare(Config.read(name.with_suffix(".toml")), name.with_suffix(".run"))
+# Not getrusage's, which begins with what the process had that started this one.
+print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+"""
+
+
+@pytest.mark.timing
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how much memory a process has had")
+def test_the_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    bytes_of = {}
+    for megabytes in (6, 30):
+        name = tmp_path / f"{megabytes}"
+        lines = (f"{number} and so on, for ever " * (10**6 // 24) for number in range(megabytes))
+        name.with_suffix(".txt").write_text("".join(lines))
+        config = _config("language-model", "text", name.with_suffix(".txt"), "data.windows=true")
+        name.with_suffix(".toml").write_text(config.text())
+        bytes_of[megabytes] = int(forked.run(_PREPARE, name)) * 1024
+    # The larger text alone would take 24 million bytes more, and its tokens as Python integers ten times as much.
+    assert bytes_of[30] - bytes_of[6] < 8_000_000, bytes_of
