@@ -13,8 +13,10 @@ import typer
 from typer.testing import CliRunner
 
 from uwaga._base import env
+from uwaga._base.errors import CheckpointError
 from uwaga.cli import app
 from uwaga.cli.terminal import ending
+from uwaga.models.checkpoints import directories
 
 # Commands that write to standard output.
 WRITERS = [
@@ -49,6 +51,7 @@ sys.modules["torch"] = None
 from typer.testing import CliRunner
 from uwaga.cli import app
 from uwaga.cli.terminal import ending
+from uwaga.models.checkpoints import directories
 results = [CliRunner().invoke(app, line.split()) for line in json.load(sys.stdin)]
 print(json.dumps([(each.exit_code, each.stdout, each.stderr) for each in results]))
 """
@@ -78,6 +81,21 @@ def test_what_is_not_there_is_said_before_pytorch_is_imported(tmp_path: Path) ->
     for (code, out, said), message in zip(json.loads(done.stdout), NOT_THERE.values(), strict=True):
         assert (code, out) == (1, ""), said
         assert said.startswith(f"uwaga {message}")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("minlm", "did you mean minilm?"), ("gpt2", "give a directory, or one of bard, copyist, minilm, speller")],
+)
+def test_a_model_that_is_spelled_wrong(name: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise OSError("there is no network")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    rule = "is not a directory, and cannot be downloaded from the hub"
+    with pytest.raises(CheckpointError) as error:
+        directories.find(name, None)
+    assert str(error.value) == f"{name} {rule}; {meant}\nthere is no network"
 
 
 @pytest.mark.slow

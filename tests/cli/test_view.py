@@ -3,11 +3,13 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import commands
 import numpy as np
@@ -134,6 +136,7 @@ main()
 def test_it_serves_until_it_is_told_to_end(
     bert: Path, number: signal.Signals, enter: Callable[[str], dict[str, str]]
 ) -> None:
+    """Also with a connection that is idle, and one that has sent half of a request."""
     command = [sys.executable, "-W", "error", "-c", PROGRAM, "the cat sat", "--model", str(bert), "--no-browser"]
     environment = {**os.environ, "COLUMNS": "100"}
     with subprocess.Popen(
@@ -150,8 +153,12 @@ def test_it_serves_until_it_is_told_to_end(
             {"Content-Type": "application/json", **enter(address)},
         )
         assert Reply.from_bytes(urllib.request.urlopen(asked).read()).meta["title"] == "the cat sat"
+        idle, half = (socket.create_connection(("127.0.0.1", urlsplit(address).port)) for _ in range(2))
+        half.send(b"POST /ask HTTP/1.1\r\nHost: ")
         running.send_signal(number)
         _, complaints = running.communicate(timeout=20)  # not the minutes that an open connection may live
+        idle.close()
+        half.close()
     assert running.returncode == 0
     assert complaints == "\nuwaga view: closed\n"
 
