@@ -17,6 +17,7 @@ import torch
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
 from uwaga.models import opening
+from uwaga.models.checkpoints import transformers_directories
 
 transformers = pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
@@ -217,3 +218,15 @@ def test_a_model_of_few_tokens_and_positions_is_tried_within_them(write_model, t
     encoder = TextEncoder.load(folder)
     assert encoder.explain().engine == ONE_BY_ONE
     assert np.allclose(encoder.encode(["the cat"]), expected, atol=1e-5)
+
+
+def test_reading_in_two_threads_leaves_the_logging_of_transformers_as_it_was(make: Callable) -> None:
+    logging, folder = transformers.utils.logging, make("prenorm")
+    before = (logging.get_verbosity(), logging.is_progress_bar_enabled())
+    first, second = (transformers_directories.reading(folder) for _ in range(2))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert logging.get_verbosity() == logging.CRITICAL
+    second.__exit__(None, None, None)
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before

@@ -202,6 +202,15 @@ def test_a_saved_page_has_the_picture_and_the_keyboard_alone_moves_the_patch(
 
 
 @pytest.mark.stress
+def test_touch_moves_the_patch(served: ServedView, open_page: Open) -> None:
+    page = open_page(served.address, width=390, height=844, has_touch=True, is_mobile=True)
+    shown(page, "CLS ")
+    page.touchscreen.tap(**at(page, 1, 6, GRID))
+    shown(page, "patch 1,6 ")
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.stress
 def test_a_picture_of_4096_patches(open_page: Open, serve: Serve, make_maps: MakeMaps) -> None:
     """Rows are asked as the pointer goes, each once; what is no longer asked for is dropped."""
     grid = PatchGrid(rows=64, columns=64, special=("[CLS]",))
