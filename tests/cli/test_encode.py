@@ -513,6 +513,13 @@ def test_a_file_that_came_while_documents_were_read_is_not_replaced(corpus: Path
     assert output.read_text() == "mine"
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that cannot be written")
+def test_a_folder_that_cannot_be_written(corpus: Path, model: Path) -> None:
+    said = refusal(corpus, Path("/proc/self/out.parquet"), model)
+    assert said.startswith("/proc/self/out.parquet.parts: ")
+    assert said.endswith(". Finished shards are kept; the same command resumes")
+
+
 # Documents that are invalid, as lines of JSON, and a word of the reason; tests/messages has all reasons.
 INVALID = {
     b"": "is not JSON",

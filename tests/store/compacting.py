@@ -28,11 +28,11 @@ def write(path: Path, loops: int) -> None:
 
 
 def read(path: Path, ended: Path) -> None:
-    """Check until a file is there. Raises AssertionError for damage."""
-    db, is_new = SoftDatabase.open(path), False
-    while not ended.exists():
-        is_new = not is_new
-        if is_new:
+    """Check until a file is there, and at least once. Raises AssertionError for damage."""
+    db, checks = SoftDatabase.open(path), 0
+    while not (checks and ended.exists()):
+        checks += 1
+        if checks % 2:
             db.close()
             db = SoftDatabase.open(path)
         else:
