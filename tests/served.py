@@ -1,8 +1,10 @@
 """Requests to a server's application in this process, where they are coroutines and nothing listens on a port."""
 
 import asyncio
+import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from uwaga.serve.app import Service, application
@@ -84,3 +86,19 @@ class Client:
         self, method: str, path: str, parts: Sequence[bytes], headers: dict[str, str], gone: asyncio.Event | None = None
     ) -> Answer:
         return await request(self.app, method, path, parts, headers, gone=gone, events=self.events)
+
+
+def served(**settings: Any) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """Run a test, which is a coroutine function of a client, with hold=True of a held model too, and of fixtures, with the fixture `serving`."""
+
+    def decorate(test: Callable[..., Any]) -> Callable[..., None]:
+        def run(serving: Callable[..., None], **fixtures: Any) -> None:
+            serving(partial(test, **fixtures), **settings)
+
+        names = ["serving", *list(inspect.signature(test).parameters)[1 + bool(settings.get("hold")) :]]
+        parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # by which pytest finds fixtures
+        run.__dict__.update(vars(test))
+        return run
+
+    return decorate

@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 import pytest
+from served import served
 from tiny_tokenizer import SPECIAL, WORDS
 
 LONG = "the cat sat on the mat and then it ran away from the house"
@@ -22,121 +23,104 @@ def vectors(answer) -> np.ndarray:
     return np.stack(decoded)
 
 
-def test_vectors_are_byte_for_byte_those_of_encode(serving, encoder) -> None:
-    async def test(client) -> None:
-        for encoding in ("float", "base64"):
-            answer = await client.post("/v1/embeddings", {"input": TEXTS, "model": "tiny", "encoding_format": encoding})
-            assert vectors(answer).tobytes() == encoder.encode(TEXTS).tobytes()
-            tokens = int(encoder.report.tokens.sum())
-            assert answer.json["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
-            assert (answer.json["object"], answer.json["model"]) == ("list", "tiny")
-            assert answer.headers["content-length"] == str(len(answer.body))
-        answer = await client.post("/v1/embeddings", {"input": TEXTS[0], "user": "someone"})
-        assert vectors(answer).tobytes() == encoder.encode(TEXTS[:1]).tobytes()
-        many = TEXTS * 100  # whose response is sent in pieces
-        answer = await client.post("/v1/embeddings", {"input": many})
-        assert "content-length" not in answer.headers
-        assert vectors(answer).tobytes() == encoder.encode(many).tobytes()
-        answer = await client.post("/v1/embeddings", {"input": ["a", LONG], "truncate": True})
-        assert vectors(answer).tobytes() == encoder.encode(["a", LONG], overflow="truncate").tobytes()
-        assert answer.json["usage"]["total_tokens"] == 3 + 12
-
-    serving(test)
+@served()
+async def test_vectors_are_byte_for_byte_those_of_encode(client, encoder) -> None:
+    for encoding in ("float", "base64"):
+        answer = await client.post("/v1/embeddings", {"input": TEXTS, "model": "tiny", "encoding_format": encoding})
+        assert vectors(answer).tobytes() == encoder.encode(TEXTS).tobytes()
+        tokens = int(encoder.report.tokens.sum())
+        assert answer.json["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+        assert (answer.json["object"], answer.json["model"]) == ("list", "tiny")
+        assert answer.headers["content-length"] == str(len(answer.body))
+    answer = await client.post("/v1/embeddings", {"input": TEXTS[0], "user": "someone"})
+    assert vectors(answer).tobytes() == encoder.encode(TEXTS[:1]).tobytes()
+    many = TEXTS * 100  # whose response is sent in pieces
+    answer = await client.post("/v1/embeddings", {"input": many})
+    assert "content-length" not in answer.headers
+    assert vectors(answer).tobytes() == encoder.encode(many).tobytes()
+    answer = await client.post("/v1/embeddings", {"input": ["a", LONG], "truncate": True})
+    assert vectors(answer).tobytes() == encoder.encode(["a", LONG], overflow="truncate").tobytes()
+    assert answer.json["usage"]["total_tokens"] == 3 + 12
 
 
-def test_token_ids_give_the_vectors_of_their_text_with_special_tokens_or_without(serving, encoder) -> None:
+@served()
+async def test_token_ids_give_the_vectors_of_their_text_with_special_tokens_or_without(client, encoder) -> None:
     ids = encoder.tokenizer.with_special_tokens(TEXTS)
-
-    async def test(client) -> None:
-        expected = encoder.encode(TEXTS).tobytes()
-        whole = await client.post("/v1/embeddings", {"input": ids})
-        bare = await client.post("/v1/embeddings", {"input": [row[1:-1] for row in ids]})
-        one = await client.post("/v1/embeddings", {"input": ids[0]})
-        assert vectors(whole).tobytes() == vectors(bare).tobytes() == expected
-        assert vectors(one).tobytes() == encoder.encode(TEXTS[:1]).tobytes()
-
-    serving(test)
+    expected = encoder.encode(TEXTS).tobytes()
+    whole = await client.post("/v1/embeddings", {"input": ids})
+    bare = await client.post("/v1/embeddings", {"input": [row[1:-1] for row in ids]})
+    one = await client.post("/v1/embeddings", {"input": ids[0]})
+    assert vectors(whole).tobytes() == vectors(bare).tobytes() == expected
+    assert vectors(one).tobytes() == encoder.encode(TEXTS[:1]).tobytes()
 
 
-def test_dimensions_are_the_first_numbers(serving, encoder) -> None:
-    async def test(client) -> None:
-        answer = await client.post("/v1/embeddings", {"input": TEXTS, "dimensions": 3})
-        assert vectors(answer).tobytes() == np.ascontiguousarray(encoder.encode(TEXTS)[:, :3]).tobytes()
-        client.service.model.has_unit_vectors = True
-        answer = await client.post("/v1/embeddings", {"input": TEXTS, "dimensions": 3})
-        first = encoder.encode(TEXTS)[:, :3]
-        expected = first / np.linalg.norm(first, axis=1, keepdims=True)
-        np.testing.assert_allclose(vectors(answer), expected, rtol=2e-7)
-
-    serving(test)
+@served()
+async def test_dimensions_are_the_first_numbers(client, encoder) -> None:
+    answer = await client.post("/v1/embeddings", {"input": TEXTS, "dimensions": 3})
+    assert vectors(answer).tobytes() == np.ascontiguousarray(encoder.encode(TEXTS)[:, :3]).tobytes()
+    client.service.model.has_unit_vectors = True
+    answer = await client.post("/v1/embeddings", {"input": TEXTS, "dimensions": 3})
+    first = encoder.encode(TEXTS)[:, :3]
+    expected = first / np.linalg.norm(first, axis=1, keepdims=True)
+    np.testing.assert_allclose(vectors(answer), expected, rtol=2e-7)
 
 
 @pytest.mark.parametrize(("path", "key"), [("/v1/embeddings", "input"), ("/embed", "inputs")])
-def test_a_prompt_is_put_before_the_texts(serving, encoder, path, key) -> None:
+@served()
+async def test_a_prompt_is_put_before_the_texts(client, encoder, path, key) -> None:
     expected = encoder.encode(["the dog and a cat"], normalize=key == "inputs" or None)
-
-    async def test(client) -> None:
-        client.service.model.prompts = {"query": "the dog and ", "document": ""}
-        answer = await client.post(path, {key: ["a cat"], "prompt_name": "query"})
-        embedded = answer.json if key == "inputs" else [answer.json["data"][0]["embedding"]]
-        assert np.float32(embedded).tobytes() == expected.tobytes()
-
-    serving(test)
+    client.service.model.prompts = {"query": "the dog and ", "document": ""}
+    answer = await client.post(path, {key: ["a cat"], "prompt_name": "query"})
+    embedded = answer.json if key == "inputs" else [answer.json["data"][0]["embedding"]]
+    assert np.float32(embedded).tobytes() == expected.tobytes()
 
 
-def test_whoever_else_asks_a_text_has_the_same_bits(serving, encoder) -> None:
+@served(step_tokens=50)
+async def test_whoever_else_asks_a_text_has_the_same_bits(client, encoder) -> None:
     """40 clients at once with 1 to 9 texts each, in steps that mix them."""
     rng = random.Random(3)
     words = [word for word in WORDS if word[0] not in "#.,"]
     asked = [[" ".join(rng.choices(words, k=rng.randint(1, 10))) for _ in range(rng.randint(1, 9))] for _ in range(40)]
-
-    async def test(client) -> None:
-        answers = await asyncio.gather(*(client.post("/v1/embeddings", {"input": texts}) for texts in asked))
-        for texts, answer in zip(asked, answers, strict=True):
-            alone = np.concatenate([encoder.encode([text]) for text in texts])
-            assert vectors(answer).tobytes() == alone.tobytes()
-
-    serving(test, step_tokens=50)
+    answers = await asyncio.gather(*(client.post("/v1/embeddings", {"input": texts}) for texts in asked))
+    for texts, answer in zip(asked, answers, strict=True):
+        alone = np.concatenate([encoder.encode([text]) for text in texts])
+        assert vectors(answer).tobytes() == alone.tobytes()
 
 
-def test_what_waits_is_packed_as_soon_as_the_model_is_free(serving, encoder) -> None:
-    async def test(client, held) -> None:
-        first = asyncio.ensure_future(client.post("/v1/embeddings", {"input": "a dog"}))
-        assert await held.begun.get() == ["a dog"]
-        others = [asyncio.ensure_future(client.post("/v1/embeddings", {"input": text})) for text in TEXTS]
-        while client.service.scheduler.held.requests < 6:
-            await asyncio.sleep(0)
-        held.go()
-        assert sorted(await held.begun.get()) == sorted(TEXTS)
-        held.go()
-        answers = await asyncio.gather(first, *others)
-        assert held.begun.empty()
-        assert vectors(answers[0]).tobytes() == encoder.encode(["a dog"]).tobytes()
-        for text, answer in zip(TEXTS, answers[1:], strict=True):
-            assert vectors(answer).tobytes() == encoder.encode([text]).tobytes()
-
-    serving(test, hold=True)
+@served(hold=True)
+async def test_what_waits_is_packed_as_soon_as_the_model_is_free(client, held, encoder) -> None:
+    first = asyncio.ensure_future(client.post("/v1/embeddings", {"input": "a dog"}))
+    assert await held.begun.get() == ["a dog"]
+    others = [asyncio.ensure_future(client.post("/v1/embeddings", {"input": text})) for text in TEXTS]
+    while client.service.scheduler.held.requests < 6:
+        await asyncio.sleep(0)
+    held.go()
+    assert sorted(await held.begun.get()) == sorted(TEXTS)
+    held.go()
+    answers = await asyncio.gather(first, *others)
+    assert held.begun.empty()
+    assert vectors(answers[0]).tobytes() == encoder.encode(["a dog"]).tobytes()
+    for text, answer in zip(TEXTS, answers[1:], strict=True):
+        assert vectors(answer).tobytes() == encoder.encode([text]).tobytes()
 
 
-def test_a_client_that_leaves_is_not_computed_for(serving) -> None:
-    async def test(client, held) -> None:
-        gone = asyncio.Event()
-        first = asyncio.ensure_future(client.post("/v1/embeddings", {"input": "a dog"}))
-        await held.begun.get()
-        second = asyncio.ensure_future(client.post("/v1/embeddings", {"input": ["the cat"] * 50}, gone=gone))
-        third = asyncio.ensure_future(client.post("/v1/embeddings", {"input": "a house"}))
-        while client.service.scheduler.held.requests < 3:
-            await asyncio.sleep(0)
-        gone.set()
-        assert (await second).status == 0
-        assert client.service.scheduler.held.requests == 2
-        held.go()
-        assert await held.begun.get() == ["a house"]
-        held.go()
-        assert [(await task).status for task in (first, third)] == [200, 200]
-        assert "uwaga_disconnects_total 1.0" in (await client.get("/metrics")).body.decode()
-
-    serving(test, hold=True)
+@served(hold=True)
+async def test_a_client_that_leaves_is_not_computed_for(client, held) -> None:
+    gone = asyncio.Event()
+    first = asyncio.ensure_future(client.post("/v1/embeddings", {"input": "a dog"}))
+    await held.begun.get()
+    second = asyncio.ensure_future(client.post("/v1/embeddings", {"input": ["the cat"] * 50}, gone=gone))
+    third = asyncio.ensure_future(client.post("/v1/embeddings", {"input": "a house"}))
+    while client.service.scheduler.held.requests < 3:
+        await asyncio.sleep(0)
+    gone.set()
+    assert (await second).status == 0
+    assert client.service.scheduler.held.requests == 2
+    held.go()
+    assert await held.begun.get() == ["a house"]
+    held.go()
+    assert [(await task).status for task in (first, third)] == [200, 200]
+    assert "uwaga_disconnects_total 1.0" in (await client.get("/metrics")).body.decode()
 
 
 def test_numbers_in_json_lose_no_bit() -> None:
@@ -149,41 +133,36 @@ def test_numbers_in_json_lose_no_bit() -> None:
     assert np.float32(data["embedding"]).tobytes() == numbers.tobytes()
 
 
-def test_a_vector_that_is_not_finite_is_an_error_of_its_own_request(serving, encoder) -> None:
+@served()
+async def test_a_vector_that_is_not_finite_is_an_error_of_its_own_request(client, encoder) -> None:
     encoder.model.embeddings.token_embedding.weight.data[(SPECIAL + WORDS).index("dog")] = float("nan")
-
-    async def test(client) -> None:
-        bad, one, good = await asyncio.gather(
-            client.post("/v1/embeddings", {"input": ["the cat", "a dog"], "encoding_format": "base64"}),
-            client.post("/v1/embeddings", {"input": "a dog", "dimensions": 2}),
-            client.post("/v1/embeddings", {"input": ["the cat", "it"]}),
-        )
-        assert (bad.status, one.status, good.status) == (422, 422, 200)
-        for answer, place in ((bad, "input[1]"), (one, "input")):
-            assert answer.json["error"]["message"].startswith(f"{place} has a vector that is NaN or infinite; leave it")
-
-    serving(test)
+    bad, one, good = await asyncio.gather(
+        client.post("/v1/embeddings", {"input": ["the cat", "a dog"], "encoding_format": "base64"}),
+        client.post("/v1/embeddings", {"input": "a dog", "dimensions": 2}),
+        client.post("/v1/embeddings", {"input": ["the cat", "it"]}),
+    )
+    assert (bad.status, one.status, good.status) == (422, 422, 200)
+    for answer, place in ((bad, "input[1]"), (one, "input")):
+        assert answer.json["error"]["message"].startswith(f"{place} has a vector that is NaN or infinite; leave it")
 
 
-def test_tei_has_the_vectors_of_encode_as_a_list_of_lists(serving, encoder) -> None:
+@served()
+async def test_tei_has_the_vectors_of_encode_as_a_list_of_lists(client, encoder) -> None:
     """TEI's default is to normalize, whatever the model's modules say."""
 
-    async def test(client) -> None:
-        async def asked(inputs: object, **options: object) -> np.ndarray:
-            answer = await client.post("/embed", {"inputs": inputs} | options)
-            assert answer.status == 200, answer.body
-            return np.float32(answer.json)
+    async def asked(inputs: object, **options: object) -> np.ndarray:
+        answer = await client.post("/embed", {"inputs": inputs} | options)
+        assert answer.status == 200, answer.body
+        return np.float32(answer.json)
 
-        ids = encoder.tokenizer.with_special_tokens(TEXTS)
-        for how in ({}, {"normalize": True}, {"normalize": False}):
-            is_unit = how != {"normalize": False}
-            expected = encoder.encode(TEXTS, normalize=is_unit)
-            assert (await asked(TEXTS, **how)).tobytes() == (await asked(ids, **how)).tobytes() == expected.tobytes()
-            assert (await asked(TEXTS[0], **how)).tobytes() == expected[:1].tobytes()
-            shorter = encoder.encode(TEXTS, normalize=is_unit, truncate_dim=3)
-            np.testing.assert_allclose(await asked(TEXTS, dimensions=3, **how), shorter, rtol=2e-7)
-
-    serving(test)
+    ids = encoder.tokenizer.with_special_tokens(TEXTS)
+    for how in ({}, {"normalize": True}, {"normalize": False}):
+        is_unit = how != {"normalize": False}
+        expected = encoder.encode(TEXTS, normalize=is_unit)
+        assert (await asked(TEXTS, **how)).tobytes() == (await asked(ids, **how)).tobytes() == expected.tobytes()
+        assert (await asked(TEXTS[0], **how)).tobytes() == expected[:1].tobytes()
+        shorter = encoder.encode(TEXTS, normalize=is_unit, truncate_dim=3)
+        np.testing.assert_allclose(await asked(TEXTS, dimensions=3, **how), shorter, rtol=2e-7)
 
 
 def test_truncation_direction_is_computed_or_refused_by_name(serving, encoder) -> None:

@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+from served import served
 from waiting import HANG
 
 from uwaga.serve.app import digest_of
@@ -31,17 +32,15 @@ def test_a_long_text_is_truncated_to_the_bits_of_encode(serving, encoder) -> Non
     serving(limited, limits=Limits(tokens=20))
 
 
-def test_a_body_is_not_read_beyond_the_limit_announced_or_not(serving) -> None:
-    async def test(client) -> None:
-        headers = {"Content_Type": "application/json"}
-        parts = [b" " * 150, b" " * 150, AssertionError("it is read")]
-        answer = await client.send("POST", "/v1/embeddings", parts, headers)
-        assert answer.status == 413
-        announced = headers | {"Content_Length": "201"}
-        answer = await client.send("POST", "/v1/embeddings", [AssertionError("it is read")], announced)
-        assert answer.status == 413
-
-    serving(test, limits=Limits(body_bytes=200))
+@served(limits=Limits(body_bytes=200))
+async def test_a_body_is_not_read_beyond_the_limit_announced_or_not(client) -> None:
+    headers = {"Content_Type": "application/json"}
+    parts = [b" " * 150, b" " * 150, AssertionError("it is read")]
+    answer = await client.send("POST", "/v1/embeddings", parts, headers)
+    assert answer.status == 413
+    announced = headers | {"Content_Length": "201"}
+    answer = await client.send("POST", "/v1/embeddings", [AssertionError("it is read")], announced)
+    assert answer.status == 413
 
 
 @pytest.mark.parametrize(
@@ -62,36 +61,31 @@ def test_a_full_queue_is_said_and_what_is_in_it_is_computed(serving, most) -> No
     serving(test, hold=True, limits=Limits(**most))
 
 
-def test_a_client_that_leaves_while_it_sends_gets_nothing(serving) -> None:
-    async def test(client) -> None:
-        gone = asyncio.Event()
-        gone.set()
-        answer = await client.send("POST", "/v1/embeddings", [], {"Content_Type": "application/json"}, gone)
-        assert answer.status == 0
-
-    serving(test)
+@served()
+async def test_a_client_that_leaves_while_it_sends_gets_nothing(client) -> None:
+    gone = asyncio.Event()
+    gone.set()
+    answer = await client.send("POST", "/v1/embeddings", [], {"Content_Type": "application/json"}, gone)
+    assert answer.status == 0
 
 
-def test_a_large_body_holds_up_no_small_one(serving) -> None:
+@served()
+async def test_a_large_body_holds_up_no_small_one(client) -> None:
     """Eight texts of 4 MB take a tokenizer half a minute."""
     go = threading.Event()
+    prepare = client.service.prepare
 
-    async def test(client) -> None:
-        prepare = client.service.prepare
+    def waits(path: str, body: bytes):
+        if len(body) > 1 << 18:
+            assert go.wait(HANG)
+        return prepare(path, body)
 
-        def waits(path: str, body: bytes):
-            if len(body) > 1 << 18:
-                assert go.wait(HANG)
-            return prepare(path, body)
-
-        client.service.prepare = waits
-        body = b'{"input": "a cat"' + b" " * (1 << 18) + b"}"
-        large = [asyncio.ensure_future(client.post("/v1/embeddings", body)) for _ in range(4)]
-        assert (await client.post("/v1/embeddings", {"input": "a dog"})).status == 200
-        go.set()
-        assert [(await task).status for task in large] == [200] * 4
-
-    serving(test)
+    client.service.prepare = waits
+    body = b'{"input": "a cat"' + b" " * (1 << 18) + b"}"
+    large = [asyncio.ensure_future(client.post("/v1/embeddings", body)) for _ in range(4)]
+    assert (await client.post("/v1/embeddings", {"input": "a dog"})).status == 200
+    go.set()
+    assert [(await task).status for task in large] == [200] * 4
 
 
 def test_keys_that_change_no_number_are_let_through(serving, encoder) -> None:
@@ -126,14 +120,11 @@ def test_an_error_of_the_model_is_in_the_log_and_not_in_the_response(serving, ca
     assert "a secret" in caplog.text
 
 
-def test_keys(serving) -> None:
+@served(keys=frozenset([digest_of("key-of-somebody")]))
+async def test_keys(client) -> None:
     right = {"Authorization": "Bearer key-of-somebody"}
-
-    async def test(client) -> None:
-        for path in ("/metrics", "/v1/models"):
-            assert (await client.get(path)).status == 401
-            assert (await client.get(path, **right)).status == 200
-        assert (await client.post("/v1/embeddings", {"input": "a cat"}, **right)).status == 200
-        assert (await client.get("/health")).status == 200
-
-    serving(test, keys=frozenset([digest_of("key-of-somebody")]))
+    for path in ("/metrics", "/v1/models"):
+        assert (await client.get(path)).status == 401
+        assert (await client.get(path, **right)).status == 200
+    assert (await client.post("/v1/embeddings", {"input": "a cat"}, **right)).status == 200
+    assert (await client.get("/health")).status == 200

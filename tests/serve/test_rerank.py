@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from served import served
 from tiny_tokenizer import SPECIAL, WORDS
 from tiny_transformer import tiny
 
@@ -20,55 +21,47 @@ def cosines(encoder) -> list[float]:
     return [float(query @ passage / norm(query) / norm(passage)) for passage in passages]
 
 
-def test_cohere_and_jina(serving, encoder) -> None:
+@served()
+async def test_cohere_and_jina(client, encoder) -> None:
     expected = cosines(encoder)
     order = sorted(range(4), key=lambda index: -expected[index])
-
-    async def test(client) -> None:
-        asked = {"model": "tiny", "query": QUERY, "documents": PASSAGES}
-        for path in ("/v1/rerank", "/v2/rerank"):
-            answer = (await client.post(path, asked)).json
-            assert [row["index"] for row in answer["results"]] == order
-            assert all(row.keys() == {"index", "relevance_score"} for row in answer["results"])
-            scores = [row["relevance_score"] for row in answer["results"]]
-            np.testing.assert_allclose(scores, [expected[index] for index in order], rtol=1e-12)
-            assert answer["usage"]["total_tokens"] == 4 + 6 + 8 + 4 + 4
-            objects = [{"text": text} for text in PASSAGES]
-            top = (await client.post(path, asked | {"documents": objects, "top_n": 2, "return_documents": True})).json
-            assert [row["document"]["text"] for row in top["results"]] == [PASSAGES[index] for index in order[:2]]
-            assert [row["relevance_score"] for row in top["results"]] == scores[:2]
-        equal = (await client.post("/v1/rerank", {"query": "a", "documents": ["the cat", "the cat", "the cat"]})).json
-        assert [row["index"] for row in equal["results"]] == [0, 1, 2]
-
-    serving(test)
+    asked = {"model": "tiny", "query": QUERY, "documents": PASSAGES}
+    for path in ("/v1/rerank", "/v2/rerank"):
+        answer = (await client.post(path, asked)).json
+        assert [row["index"] for row in answer["results"]] == order
+        assert all(row.keys() == {"index", "relevance_score"} for row in answer["results"])
+        scores = [row["relevance_score"] for row in answer["results"]]
+        np.testing.assert_allclose(scores, [expected[index] for index in order], rtol=1e-12)
+        assert answer["usage"]["total_tokens"] == 4 + 6 + 8 + 4 + 4
+        objects = [{"text": text} for text in PASSAGES]
+        top = (await client.post(path, asked | {"documents": objects, "top_n": 2, "return_documents": True})).json
+        assert [row["document"]["text"] for row in top["results"]] == [PASSAGES[index] for index in order[:2]]
+        assert [row["relevance_score"] for row in top["results"]] == scores[:2]
+    equal = (await client.post("/v1/rerank", {"query": "a", "documents": ["the cat", "the cat", "the cat"]})).json
+    assert [row["index"] for row in equal["results"]] == [0, 1, 2]
 
 
-def test_tei(serving, encoder) -> None:
+@served()
+async def test_tei(client, encoder) -> None:
     """A score does not depend on the other passages."""
     expected = cosines(encoder)
-
-    async def test(client) -> None:
-        answer = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES, "return_text": True})).json
-        assert [row["index"] for row in answer] == sorted(range(4), key=lambda index: -expected[index])
-        assert all(row["text"] == PASSAGES[row["index"]] for row in answer)
-        bare = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES, "raw_scores": True})).json
-        assert [row["score"] for row in bare] == [row["score"] for row in answer]
-        for row in answer:
-            (alone,) = (await client.post("/rerank", {"query": QUERY, "texts": [row["text"]]})).json
-            assert alone["score"] == row["score"]
-
-    serving(test)
+    answer = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES, "return_text": True})).json
+    assert [row["index"] for row in answer] == sorted(range(4), key=lambda index: -expected[index])
+    assert all(row["text"] == PASSAGES[row["index"]] for row in answer)
+    bare = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES, "raw_scores": True})).json
+    assert [row["score"] for row in bare] == [row["score"] for row in answer]
+    for row in answer:
+        (alone,) = (await client.post("/rerank", {"query": QUERY, "texts": [row["text"]]})).json
+        assert alone["score"] == row["score"]
 
 
-def test_prompts_of_queries_and_passages_are_put_before_them(serving, encoder) -> None:
-    async def test(client) -> None:
-        client.service.model.prompts = {"query": "dog ", "document": "house "}
-        prompted = (await client.post("/rerank", {"query": "cat", "texts": ["mat", "it"]})).json
-        client.service.model.prompts = {"query": "", "document": ""}
-        written = (await client.post("/rerank", {"query": "dog cat", "texts": ["house mat", "house it"]})).json
-        assert prompted == written
-
-    serving(test)
+@served()
+async def test_prompts_of_queries_and_passages_are_put_before_them(client, encoder) -> None:
+    client.service.model.prompts = {"query": "dog ", "document": "house "}
+    prompted = (await client.post("/rerank", {"query": "cat", "texts": ["mat", "it"]})).json
+    client.service.model.prompts = {"query": "", "document": ""}
+    written = (await client.post("/rerank", {"query": "dog cat", "texts": ["house mat", "house it"]})).json
+    assert prompted == written
 
 
 def test_an_error_names_the_keys_of_its_interface(serving, reranker) -> None:
