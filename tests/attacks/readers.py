@@ -32,7 +32,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 from pyarrow import parquet
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tiny_tokenizer import SPECIAL, WORDS, write_tokenizer
 from tiny_transformer import tiny
@@ -87,19 +86,15 @@ READERS = [
 COVERED: set[str] = set()
 
 
-def _noted(reader: Callable[..., object]) -> Callable[..., object]:
-    """The reader, which notes who calls it."""
-
-    def read(*arguments: object, **named: object) -> object:
-        frame = inspect.currentframe().f_back  # type: ignore[union-attr]
-        module = frame.f_globals["__name__"]
-        while frame.f_code.co_name.startswith("<") and frame.f_back is not None:  # a lambda or generator of a function
-            frame = frame.f_back
-        if module != untrusted.__name__:
-            COVERED.add(f"{module}:{frame.f_code.co_name}")
-        return reader(*arguments, **named)
-
-    return read
+def _noted(reader: Callable[..., object], *arguments: object, **named: object) -> object:
+    """What the reader returns; notes who calls it."""
+    frame = inspect.currentframe().f_back  # type: ignore[union-attr]
+    module = frame.f_globals["__name__"]
+    while frame.f_code.co_name.startswith("<") and frame.f_back is not None:  # a lambda or generator of a function
+        frame = frame.f_back
+    if module != untrusted.__name__:
+        COVERED.add(f"{module}:{frame.f_code.co_name}")
+    return reader(*arguments, **named)
 
 
 # What is attacked
@@ -155,13 +150,8 @@ def _sentence_model(folder: Path) -> None:
 def _sharded_model(folder: Path) -> None:
     _model(folder)
     (folder / "model.safetensors").rename(folder / "model-1.safetensors")
-    names = load_names(folder / "model-1.safetensors")
+    names = load_file(folder / "model-1.safetensors")
     _write(folder / "model.safetensors.index.json", {"weight_map": dict.fromkeys(names, "model-1.safetensors")})
-
-
-def load_names(path: Path) -> list[str]:
-    with safe_open(path, framework="pt") as file:
-        return list(file.keys())
 
 
 def _pickled_model(folder: Path) -> None:
@@ -206,11 +196,8 @@ def _read_template(folder: Path) -> str | None:
 
 _LINES = "".join(f"{row['text']}\n" for row in _ROWS).encode()
 _PACKED = gzip.compress(_LINES)
+_parquet = partial(parquet.write_table, pa.Table.from_pylist(_ROWS))
 _OBJECTS = "".join(json.dumps(row) + "\n" for row in _ROWS).encode()
-
-
-def _parquet(path: Path) -> None:
-    parquet.write_table(pa.Table.from_pylist(_ROWS), path)
 
 
 def _config(folder: Path, name: str, kind: str, *overrides: str) -> Config:
@@ -218,11 +205,8 @@ def _config(folder: Path, name: str, kind: str, *overrides: str) -> Config:
     return Config.parse(text, overrides)
 
 
-def _training(name: str, kind: str, *overrides: str) -> Callable[[Path], None]:
-    def read(folder: Path) -> None:
-        Corpus.prepare(_config(folder, name, kind, *overrides), folder / "run")
-
-    return read
+def _training(name: str, kind: str, *overrides: str) -> Callable[[Path], object]:
+    return lambda folder: Corpus.prepare(_config(folder, name, kind, *overrides), folder / "run")
 
 
 _PAIRS = (
@@ -238,12 +222,9 @@ def _prepared(folder: Path) -> None:
     os.utime(folder / "a.tsv", (0, 0))
 
 
-def _of_prepared(name: str) -> Callable[[Path], Path]:
-    def find(folder: Path) -> Path:
-        Corpus.prepare(_config(folder, "a.tsv", "pairs", *_PAIRS), folder / "run")
-        return next((folder / "run").glob("data-*")) / name
-
-    return find
+def _of_prepared(name: str, folder: Path) -> Path:
+    Corpus.prepare(_config(folder, "a.tsv", "pairs", *_PAIRS), folder / "run")
+    return next((folder / "run").glob("data-*")) / name
 
 
 def _reopen(folder: Path) -> None:
@@ -262,15 +243,6 @@ def _checkpoint(folder: Path) -> None:
     (folder / "metrics.jsonl").write_text(
         '{"step": 1, "kind": "train", "loss": 2.0}\n{"step": 1, "kind": "validation", "loss": NaN}\n'
     )
-
-
-def _optimizer(folder: Path) -> None:
-    checkpoint.read_optimizer(folder / "step-000001", {"a": torch.empty(3)})
-
-
-def _read_weights(folder: Path) -> None:
-    step = folder / "step-000001"
-    checkpoint.read_model(step, load(step))
 
 
 def _source(folder: Path) -> None:
@@ -292,11 +264,6 @@ def _vectors(folder: Path, *, is_whole: bool = True) -> None:
     if is_whole:
         list(made.finish())
     made.leave()
-
-
-def _array(folder: Path) -> None:
-    folder.mkdir()
-    np.save(folder / "a.npy", np.zeros((3, 4), np.float32))
 
 
 def _resumed_with_checksum(folder: Path) -> None:
@@ -345,20 +312,6 @@ def _recording(folder: Path) -> None:
     recording.save(folder / "a.safetensors")
 
 
-def _read_recording(folder: Path) -> None:
-    for m in Recording.load(folder / "a.safetensors").maps.values():
-        m.entropy()
-
-
-def _view_recording(folder: Path) -> None:
-    of_file(folder / "a.safetensors")
-
-
-def _picture(folder: Path) -> None:
-    images.is_image(folder / "a.png")
-    images.read_image(folder / "a.png")
-
-
 _SEGMENT = f"{0:012d}-{'0' * 16}.safetensors"
 
 
@@ -391,19 +344,14 @@ def _digests(folder: Path) -> None:
         fingerprint(folder / "m")
 
 
-def _fingerprinted(folder: Path) -> None:
-    os.environ["UWAGA_DATA"] = str(folder)
-    fingerprint(folder / "m")
-
-
 def _add_passages(folder: Path) -> None:
     encoder = TextEncoder.load(folder / "m")
     with SoftDatabase.create(folder / "db", key_width=encoder.embedding_dim) as db:
         add_files(db, [folder / "passages.txt"], encoder, split="sentence")
 
 
-def _import_rows(folder: Path) -> None:
-    with SoftDatabase.create(folder / "new", key_width=2) as db:
+def _import_rows(database: type[SoftDatabase | TokenDatabase], folder: Path, **width: int) -> None:
+    with database.create(folder / "new", **width) as db:
         db.append_parquet(folder / "rows.parquet")
 
 
@@ -411,11 +359,6 @@ def _token_rows(folder: Path) -> None:
     with TokenDatabase.create(folder / "tokens", width=2) as db:
         db.append(Ragged.from_list([torch.rand(3, 2), torch.rand(1, 2)]), [{"text": "a b a"}, {"text": "b"}])
         db.export(folder / "rows.parquet")
-
-
-def _import_token_rows(folder: Path) -> None:
-    with TokenDatabase.create(folder / "new", width=2) as db:
-        db.append_parquet(folder / "rows.parquet")
 
 
 def _in(read: Callable[..., object], name: str, *more: object) -> Callable[[Path], object]:
@@ -442,7 +385,7 @@ KINDS = {
         "special_tokens_map.json", _model, lambda folder: TextTokenizer.load(folder, "masked-language-model"), "json"
     ),
     "generation_config.json": Kind("generation_config.json", _model, fingerprint, "json"),
-    "digests.json": Kind("digests.json", _digests, _fingerprinted, "json"),
+    "digests.json": Kind("digests.json", _digests, _in(fingerprint, "m"), "json"),
     "model.safetensors": Kind("model.safetensors", _model, _encode, "binary"),
     "index of safetensors": Kind("model.safetensors.index.json", _sharded_model, _encode, "json"),
     "shard of safetensors": Kind("model-1.safetensors", _sharded_model, _encode, "binary"),
@@ -463,16 +406,16 @@ KINDS = {
     ),
     "last": Kind("last", _checkpoint, lambda folder: directories.read_pointer(folder, directories.LAST), "binary"),
     "training.json": Kind(f"{_STEP}/training.json", _checkpoint, _in(TrainingState.read, f"{_STEP}"), "json"),
-    "optimizer.safetensors": Kind(f"{_STEP}/optimizer.safetensors", _checkpoint, _optimizer, "binary"),
-    "weights of a checkpoint": Kind(f"{_STEP}/model.safetensors", _checkpoint, _read_weights, "binary"),
+    "optimizer.safetensors": Kind(f"{_STEP}/optimizer.safetensors", _checkpoint, lambda folder: checkpoint.read_optimizer(folder / _STEP, {"a": torch.empty(3)}), "binary"),
+    "weights of a checkpoint": Kind(f"{_STEP}/model.safetensors", _checkpoint, lambda folder: checkpoint.read_model(folder / _STEP, load(folder / _STEP)), "binary"),
     "metrics.jsonl": Kind("metrics.jsonl", _checkpoint, lambda folder: read_losses(folder, "train"), "lines"),
     "metrics.jsonl of a resumed run": Kind("metrics.jsonl", _checkpoint, lambda folder: open_metrics(folder, 9).close(), "binary"),
     "documents txt": _documents("a.txt", _LINES, "lines"),
     "documents txt.gz": _documents("a.txt.gz", _PACKED, "gzip"),
     "documents jsonl": _documents("a.jsonl", _OBJECTS, "lines"),
     "documents parquet": _documents("a.parquet", _parquet, "parquet"),
-    "recording": Kind("a.safetensors", _recording, _read_recording, "binary"),
-    "recording of view": Kind("a.safetensors", _recording, _view_recording, "binary"),
+    "recording": Kind("a.safetensors", _recording, lambda folder: [m.entropy() for m in Recording.load(folder / "a.safetensors").maps.values()], "binary"),
+    "recording of view": Kind("a.safetensors", _recording, _in(of_file, "a.safetensors"), "binary"),
     "keys of serve": Kind(
         "keys.txt", _texts("keys.txt", b"# of the team\n" + b"k" * 40 + b"\n"), _in(read_keys, "keys.txt"), "lines"
     ),
@@ -480,7 +423,7 @@ KINDS = {
         "chat_template.jinja", _texts("chat_template.jinja", _TEMPLATE.encode()), _read_template, "lines"
     ),
     "text of view": Kind("a.txt", _texts("a.txt", _LINES), _in(of_file, "a.txt"), "lines"),
-    "picture": Kind("a.png", _texts("a.png", write_photo), _picture, "binary"),
+    "picture": Kind("a.png", _texts("a.png", write_photo), _in(lambda path: (images.is_image(path), images.read_image(path)), "a.png"), "binary"),
     "finished vectors": Kind(
         "v.parquet", _vectors, lambda folder: vector_files.VectorFile(folder / "v.parquet", {"model": "m"}).finished(), "parquet"
     ),
@@ -488,11 +431,11 @@ KINDS = {
     "finished vectors, as an array": Kind(
         "v.parquet", _vectors, lambda folder: vector_files.write_numpy(folder / "v.parquet", folder / "v.npy"), "parquet"
     ),
-    "array of vectors": Kind("a.npy", _array, _in(vector_files.check_numpy, "a.npy"), "binary"),
+    "array of vectors": Kind("a.npy", _texts("a.npy", lambda path: np.save(path, np.zeros((3, 4), np.float32))), _in(vector_files.check_numpy, "a.npy"), "binary"),
     "catalog of a soft database": Kind("db/catalog.sqlite", _database, _read_database, "binary", names=("db",)),
     "segment of a soft database": Kind(f"db/segments/{_SEGMENT}", _database, _read_database, "binary"),
-    "rows of a soft database": Kind("rows.parquet", _database, _import_rows, "parquet"),
-    "rows of a database of tokens": Kind("rows.parquet", _token_rows, _import_token_rows, "parquet"),
+    "rows of a soft database": Kind("rows.parquet", _database, partial(_import_rows, SoftDatabase, key_width=2), "parquet"),
+    "rows of a database of tokens": Kind("rows.parquet", _token_rows, partial(_import_rows, TokenDatabase, width=2), "parquet"),
     "file of passages": Kind("passages.txt", _passages, _add_passages, "lines"),
     "settings of vectors": Kind(
         "v.parquet.parts/settings.json", partial(_vectors, is_whole=False), _resumed, "json", names=("v.parquet.parts was begun with other options",)
@@ -514,36 +457,23 @@ PREPARED = {
 Fault = Callable[[Path], object]
 
 
+def _instead(make: Callable[[Path], object]) -> Fault:
+    return lambda path: (path.unlink(), make(path))
+
+
 def _linked(target: str) -> Fault:
-    def spoil(path: Path) -> None:
-        path.unlink()
-        path.symlink_to(target)
-
-    return spoil
-
-
-def _fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def _directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
+    return _instead(lambda path: path.symlink_to(target))
 
 
 def _of_bytes(change: Callable[[bytes], bytes]) -> Fault:
     return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
-def _flipped(seed: int) -> Fault:
-    def flip(data: bytes) -> bytes:
-        chance, result = random.Random(seed), bytearray(data)
-        for _ in range(seed % 3 + 1):
-            result[chance.randrange(len(result))] ^= 1 << chance.randrange(8)
-        return bytes(result)
-
-    return _of_bytes(flip)
+def _flipped(seed: int, data: bytes) -> bytes:
+    chance, result = random.Random(seed), bytearray(data)
+    for _ in range(seed % 3 + 1):
+        result[chance.randrange(len(result))] ^= 1 << chance.randrange(8)
+    return bytes(result)
 
 
 def _sparse(path: Path) -> None:
@@ -558,8 +488,8 @@ def _replaced(*texts: str) -> dict[str, Fault]:
 COMMON: dict[str, Fault] = {
     "missing": Path.unlink,
     "empty": _of_bytes(lambda data: b""),
-    "directory": _directory,
-    "FIFO": _fifo,
+    "directory": _instead(Path.mkdir),
+    "FIFO": _instead(os.mkfifo),
     "device": _linked("/dev/zero"),
     "terminal": _linked("/dev/null"),
     "dangling": _linked("nowhere"),
@@ -572,7 +502,7 @@ COMMON: dict[str, Fault] = {
     "more behind": _of_bytes(lambda data: data + b"\0garbage"),
     **{f"cut {part}/5": _of_bytes(lambda data, part=part: data[: len(data) * part // 5]) for part in range(1, 5)},
     "cut by one": _of_bytes(lambda data: data[:-1]),
-    **{f"flip {seed}": _flipped(seed) for seed in range(4)},
+    **{f"flip {seed}": _of_bytes(partial(_flipped, seed)) for seed in range(4)},
 }  # fmt: skip
 if os.geteuid():  # root may read everything
     COMMON["permission"] = lambda path: path.chmod(0)
@@ -631,11 +561,6 @@ TOML_FAULTS: dict[str, Fault] = {
 }  # fmt: skip
 
 
-def _twice(path: Path) -> None:
-    texts = pa.array(["a", "b"])
-    parquet.write_table(pa.Table.from_arrays([texts, texts], names=["text", "text"]), path)
-
-
 def _long_texts(path: Path) -> None:
     """A text that many rows repeat, and that the file has once."""
     text = pa.DictionaryArray.from_arrays(pa.array([0] * 256, pa.int32()), pa.array(["a b " * 2**20]))
@@ -648,31 +573,26 @@ def _page_bomb(path: Path) -> None:
     parquet.write_table(pa.table({"text": texts}), path, compression="zstd", use_dictionary=False)
 
 
-def _with_metadata(value: bytes) -> Fault:
-    def spoil(path: Path) -> None:
-        table = pa.table({"text": ["a", "b"], "id": ["1", "2"]}).replace_schema_metadata({"uwaga": value})
-        parquet.write_table(table, path)
-
-    return spoil
+def _with_metadata(value: bytes, path: Path) -> None:
+    table = pa.table({"text": ["a", "b"], "id": ["1", "2"]}).replace_schema_metadata({"uwaga": value})
+    parquet.write_table(table, path)
 
 
 # Files whose making takes more memory than their reading may. They are made once, and copied.
 MADE = {"long texts": _long_texts, "page bomb": _page_bomb}
 
 
-def _copied(name: str) -> Fault:
-    return lambda path: shutil.copy(Path(sys.argv[1]) / name, path)
-
-
 PARQUET_FAULTS: dict[str, Fault] = {
-    "two columns": _twice,
-    **{name: _copied(name) for name in MADE},
+    "two columns": lambda path: parquet.write_table(
+        pa.Table.from_arrays([pa.array(["a", "b"])] * 2, ["text"] * 2), path
+    ),
+    **{name: lambda path, name=name: shutil.copy(Path(sys.argv[1]) / name, path) for name in MADE},
     "dates": lambda path: parquet.write_table(pa.table({"text": pa.array([2**62], pa.timestamp("s"))}), path),
     "no rows": lambda path: parquet.write_table(pa.table({"text": pa.array([], pa.string())}), path),
     "no columns": lambda path: parquet.write_table(pa.table({}), path),
     "nested": lambda path: parquet.write_table(pa.table({"text": [{"text": "a"}]}), path),
     **{
-        f"metadata {value[:12]!r}": _with_metadata(value)
+        f"metadata {value[:12]!r}": partial(_with_metadata, value)
         for value in (
             b"",
             b"[]",
@@ -772,25 +692,24 @@ def _forked(work: Callable[[Callable[[str], object]], object]) -> tuple[str, flo
     return result.strip() + ended, usage.ru_utime + usage.ru_stime, (usage.ru_maxrss - int(before or 0)) / 1024
 
 
-def _try(kind: Kind, template: Path, cell: Path, file: Path, faults: dict[str, Fault]) -> Callable:
-    def work(say: Callable[[str], object]) -> None:
-        for name, spoil in faults.items():
-            for number, what in ((signal.SIGPROF, "takes too long"), (signal.SIGALRM, "waits for ever")):
-                signal.signal(number, lambda *_, name=name, what=what: (say(f"{name}: {what}"), _exit(1)))
-            signal.setitimer(signal.ITIMER_PROF, SECONDS)  # user and system time of this process
-            signal.alarm(_WAITING_SECONDS)
-            shutil.rmtree(cell, ignore_errors=True)
-            shutil.copytree(template, cell)
-            if said := _outcome(kind, cell, file, spoil):
-                say(f"{name}: {said}")
-
-    return work
+def _try(
+    kind: Kind, template: Path, cell: Path, file: Path, faults: dict[str, Fault], say: Callable[[str], object]
+) -> None:
+    for name, spoil in faults.items():
+        for number, what in ((signal.SIGPROF, "takes too long"), (signal.SIGALRM, "waits for ever")):
+            signal.signal(number, lambda *_, name=name, what=what: (say(f"{name}: {what}"), _exit(1)))
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # user and system time of this process
+        signal.alarm(_WAITING_SECONDS)
+        shutil.rmtree(cell, ignore_errors=True)
+        shutil.copytree(template, cell)
+        if said := _outcome(kind, cell, file, spoil):
+            say(f"{name}: {said}")
 
 
 def run(root: Path, only: list[str]) -> Iterator[dict[str, object]]:
     """Every cell, or those of some kinds."""
     templates = {name: (kind, lambda folder, kind=kind: folder / kind.file) for name, kind in KINDS.items()}
-    templates |= {f"prepared {name}": (kind, _of_prepared(name)) for name, kind in PREPARED.items()}
+    templates |= {f"prepared {name}": (kind, partial(_of_prepared, name)) for name, kind in PREPARED.items()}
     cell = root / "cell"
     for name, make in MADE.items():
         _forked(lambda say, make=make, name=name: make(root / name))
@@ -808,7 +727,7 @@ def run(root: Path, only: list[str]) -> Iterator[dict[str, object]]:
         file = find(cell)
         shutil.copytree(cell, template)
         for fault, faults in list(_cells(kind, file)):
-            said, seconds, megabytes = _forked(_try(kind, template, cell, file, faults))
+            said, seconds, megabytes = _forked(partial(_try, kind, template, cell, file, faults))
             yield {
                 "kind": name, "fault": fault, "count": len(faults), "said": said, "seconds": seconds, "megabytes": megabytes,
             }  # fmt: skip
@@ -821,6 +740,6 @@ if __name__ == "__main__":
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     torch.set_num_threads(1)
     for reader in READERS:
-        setattr(untrusted, reader, _noted(getattr(untrusted, reader)))
+        setattr(untrusted, reader, partial(_noted, getattr(untrusted, reader)))
     results = list(run(output, sys.argv[2:]))
     (output / "results.json").write_text(json.dumps({"cells": results, "readers": READERS, "covered": sorted(COVERED)}))
