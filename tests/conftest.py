@@ -5,10 +5,12 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 # As the commands have it: on a busy machine, threads that spin take minutes from other tests. OpenMP reads it when torch is imported.
@@ -17,6 +19,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import pytest
 import tolerance
 import torch
+from factories import factory
 from tiny_tokenizer import SPECIAL, WORDS, write_tokenizer
 from torch import Tensor
 
@@ -46,21 +49,17 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Processor], None]]
     processors.forget()
 
 
-@pytest.fixture
-def enter() -> Callable[[str], dict[str, str]]:
+@factory
+def enter(address: str) -> dict[str, str]:
     """The headers that a question needs, for the address of a view, whose code is used by that."""
-
-    def exchange(address: str) -> dict[str, str]:
-        home, _, written = address.replace("?lesson", "").partition("#")
-        code = dict(part.split("=") for part in written.split("&"))["code"]
-        request = urllib.request.Request(
-            f"{home}ask/enter", json.dumps({"code": code}).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request) as reply:
-            cookie = reply.headers["Set-Cookie"].partition(";")[0]
-            return {"X-Uwaga-Token": json.loads(reply.read())["token"], "Cookie": cookie}
-
-    return exchange
+    home, _, written = address.replace("?lesson", "").partition("#")
+    code = dict(part.split("=") for part in written.split("&"))["code"]
+    request = urllib.request.Request(
+        f"{home}ask/enter", json.dumps({"code": code}).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as reply:
+        cookie = reply.headers["Set-Cookie"].partition(";")[0]
+        return {"X-Uwaga-Token": json.loads(reply.read())["token"], "Cookie": cookie}
 
 
 @pytest.fixture
@@ -100,32 +99,65 @@ def small_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def write_model() -> Callable[..., Path]:
+@factory
+def write_model(folder: Path, *, positions: int = 12, seed: int = 0, tokenizer: Any = None, **settings: object) -> Path:
     """Write a random BERT of width 16 with its tokenizer: a plain Hugging Face directory; its path comes back. tokenizer: more settings of it."""
+    from tiny_transformer import tiny
 
-    def write(folder: Path, *, positions: int = 12, seed: int = 0, tokenizer: Any = None, **settings: object) -> Path:
-        from tiny_transformer import tiny
+    from uwaga.models import save
 
-        from uwaga.models import save
+    sizes = {"vocab_size": len(SPECIAL + WORDS), "num_heads": 2, "max_position_embeddings": positions}
+    save(tiny("bert", seed=seed, **sizes | {"outputs": ()} | settings), folder)
+    write_tokenizer(folder, **(tokenizer or {}))
+    return folder
 
-        sizes = {"vocab_size": len(SPECIAL + WORDS), "num_heads": 2, "max_position_embeddings": positions}
-        save(tiny("bert", seed=seed, **sizes | {"outputs": ()} | settings), folder)
-        write_tokenizer(folder, **(tokenizer or {}))
-        return folder
 
-    return write
+@factory
+def program(path: str) -> ModuleType:
+    """Load a Python file by its path in the repository."""
+    name = f"repository_{Path(path).stem}"
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture
-def shard_size(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
+    """The directory of an encoder that takes 10 tokens beside its two special ones."""
+    return write_model(tmp_path / "model")
+
+
+@pytest.fixture
+def bert(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
+    return write_model(tmp_path / "bert")
+
+
+@pytest.fixture
+def encoder(model: Path) -> Any:
+    from uwaga import TextEncoder
+
+    return TextEncoder.load(model)
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    """Of this process alone."""
+    from torch import distributed
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@factory
+def shard_size(monkeypatch: pytest.MonkeyPatch, /, documents: int, characters: int) -> None:
     """Set how many documents and characters a shard of `uwaga encode` has."""
-
-    def set_to(documents: int, characters: int) -> None:
-        limits = {"max_documents": documents, "max_characters": characters}
-        monkeypatch.setattr("uwaga.encode.shards.groups.__kwdefaults__", limits)
-
-    return set_to
+    limits = {"max_documents": documents, "max_characters": characters}
+    monkeypatch.setattr("uwaga.encode.shards.groups.__kwdefaults__", limits)
 
 
 @pytest.fixture

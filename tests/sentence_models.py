@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+
+pytest.importorskip("transformers", minversion="5")
+pytest.importorskip("sentence_transformers", minversion="6")
 import transformers
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from tiny_models import draw

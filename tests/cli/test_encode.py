@@ -40,11 +40,6 @@ def _three_documents(shard_size: Callable[[int, int], None]) -> None:
 
 
 @pytest.fixture
-def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
-    return write_model(tmp_path / "model")
-
-
-@pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     return write(tmp_path / "docs.jsonl", TEXTS)
 

@@ -28,11 +28,6 @@ pytestmark = pytest.mark.usefixtures("small_front", "one_thread")
 
 
 @pytest.fixture
-def bert(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
-    return write_model(tmp_path / "bert")
-
-
-@pytest.fixture
 def gpt2(tmp_path: Path) -> Path:
     model = tiny("gpt2", seed=0, vocab_size=256, num_layers=3, num_heads=2, max_position_embeddings=40)
     return commands.save_byte_model(model, tmp_path / "gpt2")

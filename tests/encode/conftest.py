@@ -1,10 +1,8 @@
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from uwaga import TextEncoder
+from factories import factory
 
 
 @pytest.fixture(autouse=True)
@@ -14,28 +12,18 @@ def _own_caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def folder(write_model: Callable[..., Path], tmp_path: Path) -> Path:
-    """A plain Hugging Face directory with a tiny BERT that takes 10 tokens beside its two special ones."""
-    return write_model(tmp_path / "model")
+def folder(model: Path) -> Path:
+    return model
 
 
-@pytest.fixture
-def encoder(folder: Path) -> TextEncoder:
-    return TextEncoder.load(folder)
-
-
-@pytest.fixture
-def describe() -> Callable[..., None]:
+@factory
+def describe(folder: Path, *kinds: str, pooling: dict | None = None, sentence: dict | None = None) -> None:
     """Make a directory one of sentence-transformers."""
-
-    def write(folder: Path, *kinds: str, pooling: dict | None = None, sentence: dict | None = None) -> None:
-        kinds = kinds or ("Transformer", "Pooling", "Normalize")
-        places = {kind: "" if kind == "Transformer" else f"{number}_{kind}" for number, kind in enumerate(kinds)}
-        modules = [{"type": f"sentence_transformers.models.{kind}", "path": place} for kind, place in places.items()]
-        (folder / "modules.json").write_text(json.dumps(modules))
-        if "Pooling" in kinds:
-            (folder / places["Pooling"]).mkdir(exist_ok=True)
-            (folder / places["Pooling"] / "config.json").write_text(json.dumps(pooling or {"pooling_mode": "mean"}))
-        (folder / "sentence_bert_config.json").write_text(json.dumps(sentence or {"max_seq_length": 12}))
-
-    return write
+    kinds = kinds or ("Transformer", "Pooling", "Normalize")
+    places = {kind: "" if kind == "Transformer" else f"{number}_{kind}" for number, kind in enumerate(kinds)}
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": place} for kind, place in places.items()]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    if "Pooling" in kinds:
+        (folder / places["Pooling"]).mkdir(exist_ok=True)
+        (folder / places["Pooling"] / "config.json").write_text(json.dumps(pooling or {"pooling_mode": "mean"}))
+    (folder / "sentence_bert_config.json").write_text(json.dumps(sentence or {"max_seq_length": 12}))

@@ -113,13 +113,17 @@ def test_shared_weights_are_those_of_the_model(folder: Path, dtype: torch.dtype 
         assert np.array_equal(shared.encode(["it sat"]), alone.encode(["it sat"]))
 
 
-def test_shared_weights_of_other_shapes_are_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """As of a version that named or cut them in another way."""
+@pytest.fixture
+def file(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Shared weights."""
     monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
     TextEncoder.load(folder, shared=True)
     (file,) = (tmp_path / "data" / "weights").glob("*.safetensors")
+    return file
+
+
+def test_shared_weights_of_other_shapes_are_refused(file: Path) -> None:
+    """As of a version that named or cut them in another way."""
     mapped = mapped_weights.SharedFile(file.with_name(file.name.rpartition("-")[0]), lambda: True)
     with pytest.raises(CheckpointError) as caught:
         mapped_weights.mapped(mapped, dict, {"weight": torch.zeros(1)})
@@ -127,13 +131,8 @@ def test_shared_weights_of_other_shapes_are_refused(
 
 
 @pytest.mark.parametrize("damage", ["zeros", "shorter"])
-def test_shared_weights_that_were_overwritten_are_refused(
-    folder: Path, damage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_shared_weights_that_were_overwritten_are_refused(folder: Path, damage: str, file: Path) -> None:
     """Their names and shapes may still be right."""
-    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
-    TextEncoder.load(folder, shared=True)
-    (file,) = (tmp_path / "data" / "weights").glob("*.safetensors")
     size = file.stat().st_size
     with file.open("r+b") as opened:
         opened.seek(size - 4096)

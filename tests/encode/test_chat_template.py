@@ -1,18 +1,12 @@
 """Chat templates of embedding models and classifiers: vectors and scores are those of sentence-transformers."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import byte_tokenizer
-from tokenizers import processors
-
-from uwaga.encode.encoder import TextEncoder
-
-pytest.importorskip("transformers", minversion="5")
-pytest.importorskip("sentence_transformers", minversion="6")
+from factories import factory
 from sentence_models import (
     assert_scores_are_theirs,
     assert_vectors_are_theirs,
@@ -23,6 +17,9 @@ from sentence_models import (
 )
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
+from tokenizers import processors
+
+from uwaga.encode.encoder import TextEncoder
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 CHATML = (
@@ -60,16 +57,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
-    def made(family: str = "qwen3", template: str = CHATML, maker: str = "AutoModel") -> Path:
-        folder = tmp_path / "model"
-        save_model(folder, family, maker, **FAMILIES[family])
-        named = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
-        save_words(folder, tokenizer(), model_max_length=64, chat_template=template, **named)
-        return folder
-
-    return made
+@factory
+def write(tmp_path: Path, /, family: str = "qwen3", template: str = CHATML, maker: str = "AutoModel") -> Path:
+    folder = tmp_path / "model"
+    save_model(folder, family, maker, **FAMILIES[family])
+    named = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    save_words(folder, tokenizer(), model_max_length=64, chat_template=template, **named)
+    return folder
 
 
 def with_modules(folder: Path, pooling: str = "lasttoken", options: dict | None = None, **of_model: Any) -> Path:

@@ -11,19 +11,17 @@ from typing import Any
 
 import pytest
 import torch
+from factories import factory
+from sentence_models import save_modules
+from sentence_transformers import MultiVectorEncoder
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from tiny_tokenizer import WORDS
 from tolerance import assert_as_exact
 
 import uwaga
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
-
-pytest.importorskip("transformers", minversion="5")
-pytest.importorskip("sentence_transformers", minversion="6")
-from sentence_models import save_modules
-from sentence_transformers import MultiVectorEncoder
-from sentence_transformers.base.modules import Dense, Normalize, Transformer
-from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
 QUERIES = ["the cat sat", "a dog ran away from the house", "it"]
 DOCUMENTS = ["the cat sat on the mat .", "a dog , a cat and then it ran away from the house .", "mat", ". , ."]
@@ -44,23 +42,22 @@ def projection(**names: str) -> torch.nn.Module:
     return dense
 
 
-@pytest.fixture
-def make(plain: Path, tmp_path: Path) -> Callable[..., Path]:
+@factory
+def make(
+    plain: Path,
+    tmp_path: Path,
+    /,
+    *,
+    prompts: dict | None = None,
+    mask: MultiVectorMask | None = None,
+    similarity: str | None = None,
+    **options: object,
+) -> Path:
     """A directory that MultiVectorEncoder saved."""
-
-    def made(
-        *,
-        prompts: dict | None = None,
-        mask: MultiVectorMask | None = None,
-        similarity: str | None = None,
-        **options: object,
-    ) -> Path:
-        modules = [Transformer(str(plain), **options), projection(), Normalize(module_input_name="token_embeddings")]
-        modules.append(MultiVectorMask(skiplist_words=[".", ",", "!"]) if mask is None else mask)
-        settings = {"prompts": prompts, "similarity_fn_name": similarity}
-        return save_modules(tmp_path / "saved", *modules, reader=MultiVectorEncoder, **settings)
-
-    return made
+    modules = [Transformer(str(plain), **options), projection(), Normalize(module_input_name="token_embeddings")]
+    modules.append(MultiVectorMask(skiplist_words=[".", ",", "!"]) if mask is None else mask)
+    settings = {"prompts": prompts, "similarity_fn_name": similarity}
+    return save_modules(tmp_path / "saved", *modules, reader=MultiVectorEncoder, **settings)
 
 
 def agrees(folder: Path, **options: Any) -> TextEncoder:

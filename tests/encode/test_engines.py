@@ -43,11 +43,6 @@ def texts() -> list[str]:
 
 
 @pytest.fixture
-def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
-    return write_model(tmp_path / "model")
-
-
-@pytest.fixture
 def encode(texts: list[str], model: Path, tmp_path: Path, shard_size: Callable[[int, int], None]) -> Callable[..., Any]:
     shard_size(20, 2000)
     corpus = tmp_path / "docs.jsonl"

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
+from factories import factory
 from safetensors.torch import load_file, save_file
+from sentence_models import save_model
 from tiny_tokenizer import write_tokenizer
 
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
 from uwaga.models import load
-
-pytest.importorskip("transformers", minversion="5")
-pytest.importorskip("sentence_transformers", minversion="6")
-from sentence_models import save_model
 
 _SIZES = {
     "hidden_size": 24,
@@ -43,19 +41,15 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 TEXTS = ["the cat sat on the mat .", "a dog", "it ran away from the house"]
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Callable[[str], tuple[Path, Any]]:
+@factory
+def make(tmp_path: Path, /, family: str) -> tuple[Path, Any]:
     """A directory of the body, which config.json calls the model with a head; and the body."""
-
-    def made(family: str) -> tuple[Path, Any]:
-        architecture, _, settings = CASES[family]
-        model = save_model(tmp_path, family, **(_IDS | settings))
-        write_tokenizer(tmp_path, tokenizer_class="TokenizersBackend")
-        described = json.loads((tmp_path / "config.json").read_text())
-        (tmp_path / "config.json").write_text(json.dumps(described | {"architectures": [architecture]}))
-        return tmp_path, model
-
-    return made
+    architecture, _, settings = CASES[family]
+    model = save_model(tmp_path, family, **(_IDS | settings))
+    write_tokenizer(tmp_path, tokenizer_class="TokenizersBackend")
+    described = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(described | {"architectures": [architecture]}))
+    return tmp_path, model
 
 
 def check_vectors(folder: Path, model: Any) -> None:

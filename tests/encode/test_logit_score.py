@@ -3,7 +3,6 @@ a tiny random Qwen3 with a tokenizer of Qwen's shape, and each pair has the same
 """
 
 import json
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import tiny_tokenizer
 import torch
+from factories import factory
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
@@ -76,19 +76,16 @@ def qwen_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
-    def made(*, tied: bool = True, template: str | None = JINJA) -> Path:
-        folder, tokenizer = tmp_path / "qwen", qwen_tokenizer()
-        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
-        ids = {"vocab_size": tokenizer.get_vocab_size(), "bos_token_id": 1, "eos_token_id": 2}
-        more = {"num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256, "tie_word_embeddings": tied}
-        save_model(folder, "qwen3", "AutoModelForCausalLM", **sizes, **ids, **more)
-        named = {"pad_token": "<|endoftext|>", "bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
-        save_words(folder, tokenizer, model_max_length=256, chat_template=template, **named)
-        return folder
-
-    return made
+@factory
+def write(tmp_path: Path, /, *, tied: bool = True, template: str | None = JINJA) -> Path:
+    folder, tokenizer = tmp_path / "qwen", qwen_tokenizer()
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+    ids = {"vocab_size": tokenizer.get_vocab_size(), "bos_token_id": 1, "eos_token_id": 2}
+    more = {"num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256, "tie_word_embeddings": tied}
+    save_model(folder, "qwen3", "AutoModelForCausalLM", **sizes, **ids, **more)
+    named = {"pad_token": "<|endoftext|>", "bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+    save_words(folder, tokenizer, model_max_length=256, chat_template=template, **named)
+    return folder
 
 
 PAIRS = [(f"{query} it", passage) for query, passage in random_pairs(40, WORDS)]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from factories import factory
 
 from uwaga import Ragged, Reranker
 from uwaga.encode.reranker import sigmoid
@@ -40,20 +41,17 @@ CASES: dict[str, tuple[str, dict, str, bool]] = {
 PAIRS = [*random_pairs(40), ("the cat " * 3, "a dog sat on it " * 12)]
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Callable[..., Path]:
-    def made(case: str) -> Path:
-        family, settings, _, has_types = CASES[case]
-        folder = tmp_path / "cross"
-        shared = {"vocab_size": 64, "type_vocab_size": 3, "max_position_embeddings": 64, "num_labels": 1}
-        ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3, "cls_token_id": 2}
-        save_model(folder, family, "AutoModelForSequenceClassification", **(shared | ids | settings))
-        names = ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"]
-        kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": names}
-        write_tokenizer(folder, pair=PAIR, model_max_length=40, **kind)
-        return folder
-
-    return made
+@factory
+def make(tmp_path: Path, /, case: str) -> Path:
+    family, settings, _, has_types = CASES[case]
+    folder = tmp_path / "cross"
+    shared = {"vocab_size": 64, "type_vocab_size": 3, "max_position_embeddings": 64, "num_labels": 1}
+    ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3, "cls_token_id": 2}
+    save_model(folder, family, "AutoModelForSequenceClassification", **(shared | ids | settings))
+    names = ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"]
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": names}
+    write_tokenizer(folder, pair=PAIR, model_max_length=40, **kind)
+    return folder
 
 
 @pytest.mark.filterwarnings("ignore:.*unknown keys, which have no effect")  # of other families

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from factories import factory
 
 from uwaga import TextEncoder
 
@@ -31,19 +32,15 @@ PROMPTS = {"query": "the cat : ", "document": "on a mat , "}
 MODES = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 
 
-@pytest.fixture
-def make(write_model: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+@factory
+def make(write_model: Callable[..., Path], tmp_path: Path, /, *modules: torch.nn.Module, **settings: object) -> Path:
     """A directory that sentence-transformers saved, with these modules after the transformer."""
-
-    def made(*modules: torch.nn.Module, **settings: object) -> Path:
-        folder = write_model(tmp_path / "model", positions=32, tokenizer={"model_max_length": 32})
-        torch.manual_seed(1)
-        for module in modules:
-            for weight in module.parameters():
-                torch.nn.init.normal_(weight, 0.0, 0.4)
-        return save_modules(tmp_path / "saved", Transformer(str(folder)), *modules, **settings)
-
-    return made
+    folder = write_model(tmp_path / "model", positions=32, tokenizer={"model_max_length": 32})
+    torch.manual_seed(1)
+    for module in modules:
+        for weight in module.parameters():
+            torch.nn.init.normal_(weight, 0.0, 0.4)
+    return save_modules(tmp_path / "saved", Transformer(str(folder)), *modules, **settings)
 
 
 @pytest.mark.gate(only=lambda mode: mode in ("cls", "lasttoken") or isinstance(mode, tuple))

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from factories import factory
 
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
@@ -61,25 +62,21 @@ _WITHOUT = {("xlnet", "max_position_embeddings")}  # there is no limit
 _TYPED = {"funnel": "[CLS]:2 $A:0 [SEP]:0", "xlnet": "$A:0 [SEP]:0 [CLS]:2"}
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Callable[[str], Path]:
+@factory
+def make(tmp_path: Path, /, case: str) -> Path:
     """A directory that transformers and sentence-transformers saved."""
-
-    def made(case: str) -> Path:
-        family, settings, _, _ = CASES[case]
-        folder = tmp_path / "transformer"
-        shared = {"vocab_size": 64, "type_vocab_size": 3, "max_position_embeddings": 64}
-        ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
-        values = {name: x for name, x in (shared | ids | settings).items() if (case, name) not in _WITHOUT}
-        model = save_model(folder, family, "UMT5EncoderModel" if family == "umt5" else "AutoModel", **values)
-        types = ["token_type_ids"] if case in _TYPED else []  # as the tokenizers of these families say
-        named = {"model_input_names": ["input_ids", *types, "attention_mask"]}
-        single = _TYPED.get(case, "[CLS] $A [SEP]")
-        write_tokenizer(folder, single=single, model_max_length=64, tokenizer_class="PreTrainedTokenizerFast", **named)
-        modules = [Transformer(str(folder)), Pooling(model.config.hidden_size, "mean"), Normalize()]
-        return save_modules(tmp_path / "saved", *modules, prompts={"query": "the dog : "})
-
-    return made
+    family, settings, _, _ = CASES[case]
+    folder = tmp_path / "transformer"
+    shared = {"vocab_size": 64, "type_vocab_size": 3, "max_position_embeddings": 64}
+    ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
+    values = {name: x for name, x in (shared | ids | settings).items() if (case, name) not in _WITHOUT}
+    model = save_model(folder, family, "UMT5EncoderModel" if family == "umt5" else "AutoModel", **values)
+    types = ["token_type_ids"] if case in _TYPED else []  # as the tokenizers of these families say
+    named = {"model_input_names": ["input_ids", *types, "attention_mask"]}
+    single = _TYPED.get(case, "[CLS] $A [SEP]")
+    write_tokenizer(folder, single=single, model_max_length=64, tokenizer_class="PreTrainedTokenizerFast", **named)
+    modules = [Transformer(str(folder)), Pooling(model.config.hidden_size, "mean"), Normalize()]
+    return save_modules(tmp_path / "saved", *modules, prompts={"query": "the dog : "})
 
 
 @pytest.mark.gate(only=lambda case: case in ("deberta", "xlnet", "mobilebert", "phi", "not ours", "experts", "umt5"))

@@ -9,6 +9,7 @@ import pytest
 import tiny_models
 import torch
 import transformers
+from factories import factory
 from safetensors.torch import load_file, save_file
 from tiny_tokenizer import read_as_it_is, word_tokenizer
 
@@ -105,18 +106,15 @@ def test_what_was_given_is_not_changed(write: Callable[..., Path]) -> None:
 # Directories: which library reads them, and which are rejected.
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
-    def make(family: str = "gpt_neox", **config: object) -> Path:
-        folder = tmp_path / family
-        tiny_models.make(family, tiny_models.small(family), CAUSAL).save_pretrained(folder)
-        word_tokenizer(family=family).save(str(folder / "tokenizer.json"))
-        read_as_it_is(folder)
-        file = folder / "config.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | config))
-        return folder
-
-    return make
+@factory
+def write(tmp_path: Path, /, family: str = "gpt_neox", **config: object) -> Path:
+    folder = tmp_path / family
+    tiny_models.make(family, tiny_models.small(family), CAUSAL).save_pretrained(folder)
+    word_tokenizer(family=family).save(str(folder / "tokenizer.json"))
+    read_as_it_is(folder)
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
+    return folder
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ Letters: B batch, N tokens, V vocabulary.
 import copy
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -162,16 +162,6 @@ def test_copies_and_pickles_are_packed_and_independent(family: str, copied: Call
             parameter.zero_()
     assert torch.equal(run(other), expected)
     assert unpack_linear(other) > 0
-
-
-@pytest.fixture
-def process_group() -> Iterator[None]:
-    """Of this process alone."""
-    from torch import distributed
-
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
 
 
 @pytest.mark.usefixtures("process_group")

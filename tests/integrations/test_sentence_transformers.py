@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from factories import factory
 from tolerance import assert_as_exact
 from torch import nn
 
@@ -46,21 +47,17 @@ FAMILIES = {
 }
 
 
-@pytest.fixture
-def make(write_model: Callable[..., Path], tmp_path: Path) -> Callable[..., nn.Module]:
+@factory
+def make(
+    write_model: Callable[..., Path], tmp_path: Path, /, family: str, pooling: str = "mean", **options: object
+) -> nn.Module:
     """A random SentenceTransformer of a family."""
-
-    def made(family: str, pooling: str = "mean", **options: object) -> nn.Module:
-        folder = write_model(tmp_path / family, positions=32)
-        tiny_models.make(family, FAMILIES[family], transformers.AutoModel).save_pretrained(folder)
-        read_as_it_is(folder)
-        transformer = Transformer(str(folder), **options)
-        width = transformer.get_embedding_dimension()
-        return peer.SentenceTransformer(
-            modules=[transformer, Pooling(width, pooling_mode=pooling)], device="cpu"
-        ).eval()
-
-    return made
+    folder = write_model(tmp_path / family, positions=32)
+    tiny_models.make(family, FAMILIES[family], transformers.AutoModel).save_pretrained(folder)
+    read_as_it_is(folder)
+    transformer = Transformer(str(folder), **options)
+    width = transformer.get_embedding_dimension()
+    return peer.SentenceTransformer(modules=[transformer, Pooling(width, pooling_mode=pooling)], device="cpu").eval()
 
 
 def agrees(model: nn.Module, texts: list[str], **options: object) -> None:
@@ -73,18 +70,20 @@ def agrees(model: nn.Module, texts: list[str], **options: object) -> None:
     assert_as_exact(*map(torch.from_numpy, (ours, ref)), lambda: exact.encode(texts, convert_to_tensor=True, **options))
 
 
+PADDED = ["a dog [PAD] ran [PAD] [PAD] away", "[PAD] cat", *TEXTS]  # RoBERTa does not count it, wherever it is
+CASES = [("bert", 1, TEXTS), *[(family, 4, TEXTS) for family in ("roberta", "xlm-roberta", "distilbert", "modernbert")]]
+
+
 @pytest.mark.parametrize(
-    ("family", "batch_size"),
-    [("bert", 1), ("bert", 32), *((family, 4) for family in ("roberta", "xlm-roberta", "distilbert", "modernbert"))],
+    ("model", "batch_size", "texts"),
+    [
+        *CASES,
+        *[(name, 32, TEXTS) for name in ("bert", "bert lasttoken")],
+        *[(family, 4, PADDED) for family in ("bert", "roberta")],
+    ],
 )
-def test_the_vectors_of_a_model(family: str, batch_size: int, make: Callable) -> None:
-    agrees(make(family), TEXTS, batch_size=batch_size)
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_a_padding_token_in_a_text(family: str, make: Callable) -> None:
-    """RoBERTa does not count it, wherever it is."""
-    agrees(make(family), ["a dog [PAD] ran [PAD] [PAD] away", "[PAD] cat", *TEXTS], batch_size=4)
+def test_the_vectors_of_a_model(model: str, batch_size: int, texts: list[str], make: Callable) -> None:
+    agrees(make(*model.split()), texts, batch_size=batch_size)
 
 
 @pytest.mark.parametrize("family", ["minimax", "recurrent_gemma"])
@@ -104,10 +103,6 @@ def test_a_text_of_no_tokens(make: Callable) -> None:
     theirs = model.encode(TEXTS)
     np.testing.assert_allclose(unpad(model).encode(TEXTS), theirs, rtol=1e-4, atol=1e-5)
     assert model[0].can_flatten_inputs
-
-
-def test_the_last_token_as_the_vector(make: Callable) -> None:
-    agrees(make("bert", "lasttoken"), TEXTS)
 
 
 def test_vectors_of_tokens(make: Callable) -> None:

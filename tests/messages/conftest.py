@@ -14,17 +14,6 @@ from uwaga.viewer.texts import TextRunner
 
 
 @pytest.fixture
-def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
-    """The directory of an encoder."""
-    return write_model(tmp_path / "model")
-
-
-@pytest.fixture
-def encoder(model: Path) -> TextEncoder:
-    return TextEncoder.load(model)
-
-
-@pytest.fixture
 def base(tmp_path: Path) -> Callable[..., Path]:
     """A directory that sentence-transformers saved, by its kind and its family; no call changes it."""
     import random_directories

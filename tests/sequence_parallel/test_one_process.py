@@ -1,20 +1,12 @@
 """What can be seen in one process: what the graph holds, and what is told where nobody answers."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 import uwaga
 
-
-@pytest.fixture(autouse=True)
-def _group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("process_group")
 
 
 @pytest.mark.parametrize("goes_by", ["heads", "ring"])

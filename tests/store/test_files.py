@@ -16,11 +16,6 @@ TEXT = "the cat sat. a dog ran away\n\nit sat on the house"
 
 
 @pytest.fixture
-def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
-    return write_model(tmp_path / "model")
-
-
-@pytest.fixture
 def db(model: Path, tmp_path: Path) -> SoftDatabase:
     with SoftDatabase.create(tmp_path / "db", key_width=16, model=model_name(model)) as made:
         yield made

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from factories import factory
 from trainings import config_in
 
 from uwaga.models import Transformer
@@ -24,14 +25,10 @@ def make_config(tmp_path: Path) -> Make:
     return partial(config_in, tmp_path)
 
 
-@pytest.fixture
-def make_corpus(tmp_path: Path, make_config: Make) -> Callable[..., Corpus]:
+@factory
+def make_corpus(tmp_path: Path, make_config: Make, /, *arguments: object) -> Corpus:
     """Makes the prepared corpus of such a configuration."""
-
-    def make(*arguments: object) -> Corpus:
-        return Corpus.prepare(make_config(*arguments), tmp_path / "prepared")
-
-    return make
+    return Corpus.prepare(make_config(*arguments), tmp_path / "prepared")
 
 
 @pytest.fixture
@@ -86,17 +83,13 @@ def ended(run_that_ended: Result, make: Make, tmp_path: Path) -> Result:
     return fit(make(), resume=True, progress=False)
 
 
-@pytest.fixture
+@factory
 def parts(
-    make_config: Make, make_corpus: Callable[..., Corpus], verses: str, words: str
-) -> Callable[..., tuple[Config, Corpus, Transformer]]:
+    make_config: Make, make_corpus: Callable[..., Corpus], verses: str, words: str, /, objective: str, *overrides: str
+) -> tuple[Config, Corpus, Transformer]:
     """Makes the configuration, the corpus and a new model of an objective."""
-
-    def make(objective: str, *overrides: str) -> tuple[Config, Corpus, Transformer]:
-        pairs = objective == "encoder-decoder"
-        how = "data.pair_format=cmudict" if pairs else "data.document=line"
-        arguments = (objective, [words if pairs else verses], how, *overrides)
-        config, corpus = make_config(*arguments), make_corpus(*arguments)
-        return config, corpus, new_model(model_config(config.model, objective, corpus.model_settings), 0)
-
-    return make
+    pairs = objective == "encoder-decoder"
+    how = "data.pair_format=cmudict" if pairs else "data.document=line"
+    arguments = (objective, [words if pairs else verses], how, *overrides)
+    config, corpus = make_config(*arguments), make_corpus(*arguments)
+    return config, corpus, new_model(model_config(config.model, objective, corpus.model_settings), 0)

@@ -1,10 +1,9 @@
 """The languages of the pages and of the lesson: tables that are whole and current, and texts that all come from them."""
 
 import ast
-import importlib.util
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -42,14 +41,9 @@ SAME = {
 
 
 @pytest.fixture(scope="module")
-def messages() -> ModuleType:
+def messages(program: Callable[[str], ModuleType]) -> ModuleType:
     """The program that extracts the messages."""
-    spec = importlib.util.spec_from_file_location("messages", ROOT / ".ci" / "messages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return program(".ci/messages.py")
 
 
 @pytest.fixture(scope="module")

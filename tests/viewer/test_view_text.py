@@ -1,6 +1,5 @@
 """uwaga.view of texts: which model reads them, the answer of an encoder-decoder, pairs, and what it says of bad input."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,6 @@ pytestmark = pytest.mark.usefixtures("small_front", "one_thread")
 
 def gpt2() -> torch.nn.Module:
     return tiny_models.make("gpt2", tiny_models.small("gpt2"), transformers.AutoModelForCausalLM)
-
-
-@pytest.fixture
-def bert(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
-    return write_model(tmp_path / "bert")
 
 
 def served(*arguments: Any, **options: Any) -> ServedView:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import torch
+from factories import factory
 from waiting import HANG
 
 import uwaga
@@ -118,32 +119,25 @@ def open_page(browser: Any) -> Iterator[Callable[..., Page]]:
 @pytest.fixture
 def serve() -> Iterator[Callable[..., ServedView]]:
     """Calls `uwaga.view` without opening a browser; the view is closed at the end of the test."""
-    served: list[ServedView] = []
+    with ExitStack() as stack:
 
-    def serve_one(shown: Any, beside: Any = None, **options: Any) -> ServedView:
-        of_maps = {name: options.pop(name) for name in ("tokens", "picture", "grid") if name in options}
-        handle = view(Maps(shown, **of_maps) if of_maps else shown, beside, browser=False, block=False, **options)
-        assert isinstance(handle, ServedView)
-        served.append(handle)
-        return handle
+        def serve_one(shown: Any, beside: Any = None, **options: Any) -> ServedView:
+            of_maps = {name: options.pop(name) for name in ("tokens", "picture", "grid") if name in options}
+            handle = view(Maps(shown, **of_maps) if of_maps else shown, beside, browser=False, block=False, **options)
+            assert isinstance(handle, ServedView)
+            return stack.enter_context(handle)
 
-    yield serve_one
-    for handle in served:
-        handle.close()
+        yield serve_one
 
 
-@pytest.fixture
-def make_maps() -> Callable[..., dict[tuple[str, int], uwaga.AttentionMap]]:
+@factory
+def make_maps(tokens: int, layers: int = 2, heads: int = 3, kind: str = "encoder", width: int = 64) -> Any:
     """Makes random maps: (kind, layer) to an AttentionMap of shape (1, heads, tokens, tokens)."""
-
-    def make(tokens: int, layers: int = 2, heads: int = 3, kind: str = "encoder", width: int = 64) -> Any:
-        torch.manual_seed(0)
-        mask = uwaga.Causal() if kind == "decoder" else None
-        shape = (1, heads, tokens, width)
-        # Queries of norm 1.5 sqrt(width), so that weights differ visibly.
-        return {
-            (kind, layer): uwaga.AttentionMap(1.5 * torch.randn(shape), torch.randn(shape), mask=mask)
-            for layer in range(layers)
-        }
-
-    return make
+    torch.manual_seed(0)
+    mask = uwaga.Causal() if kind == "decoder" else None
+    shape = (1, heads, tokens, width)
+    # Queries of norm 1.5 sqrt(width), so that weights differ visibly.
+    return {
+        (kind, layer): uwaga.AttentionMap(1.5 * torch.randn(shape), torch.randn(shape), mask=mask)
+        for layer in range(layers)
+    }

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from factories import factory
 from pages import MakeMaps, Open, Serve, save, words
 from PIL import Image
 from waiting import HANG
@@ -29,19 +30,15 @@ HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
 """
 
 
-@pytest.fixture
-def open_map(open_page: Open) -> Callable[..., Any]:
+@factory
+def open_map(
+    open_page: Open, /, handle: ServedView, layer: int = 0, head: int = 0, more: str = "", **options: Any
+) -> Any:
     """Opens the map view of a head, and waits until its weights are exact."""
-
-    def open_one(handle: ServedView, layer: int = 0, head: int = 0, more: str = "", **options: Any) -> Any:
-        page = open_page(
-            f"{handle.address}&tab=explore&map=wide&kind=encoder&layer={layer}&head={head}{more}", **options
-        )
-        page.locator(".uwaga-map-stage").wait_for()
-        wait_until_exact(page)
-        return page
-
-    return open_one
+    page = open_page(f"{handle.address}&tab=explore&map=wide&kind=encoder&layer={layer}&head={head}{more}", **options)
+    page.locator(".uwaga-map-stage").wait_for()
+    wait_until_exact(page)
+    return page
 
 
 def wait_until_exact(page: Any) -> None:
