@@ -23,16 +23,20 @@ GATE_OF_ATTENDED = {"three key heads", "cross", ("ragged", "starts"), ("ragged",
 def of_queries(m: Any, keys: int) -> Statistics:
     """Of each query; those of `AttentionMap` and of `SequenceMap`."""
     some_keys = torch.arange(keys) % 3 > 0
+    columns = [m.column(-1), m.column(0)] if keys else []
+    return _of_queries(m, uwaga.Causal(start=2) & some_keys, 1) | {"column": columns}
+
+
+def _of_queries(m: Any, mask: Any, start: Any) -> dict[str, list[Any]]:
     return {
         "lse": [m.lse],
         "entropy": [m.entropy(), m.entropy(normalize=True)],
         "effective_count": [m.effective_count(), m.effective_count(order=1)],
         "distance": [m.distance(), m.distance(3)],
-        "mass": [m.mass(uwaga.Window(9, 4)), m.mass(uwaga.Causal(start=2) & some_keys)],
+        "mass": [m.mass(uwaga.Window(9, 4)), m.mass(mask)],
         "sink": [*m.sink()],
-        "diagonal": [m.diagonal(-1), m.diagonal(2, start=1)],
+        "diagonal": [m.diagonal(-1), m.diagonal(2, start=start)],
         "peak": [*m.peak()],
-        "column": [m.column(-1), m.column(0)] if keys else [],
     }
 
 
@@ -71,17 +75,8 @@ def of_queries_of_ragged(m: Any, keys: int) -> dict[str, list[Any]]:
     rows = m.shape[0]
     starts = torch.arange(rows) * 3 - 2
     causal_or_first = uwaga.Causal(start=starts) | uwaga.KeyLengths(starts.clamp(0, keys))
-    return {
-        "lse": [m.lse],
-        "entropy": [m.entropy(), m.entropy(normalize=True)],
-        "effective_count": [m.effective_count(), m.effective_count(order=1)],
-        "distance": [m.distance(), m.distance(3), m.distance(starts)],
-        "mass": [m.mass(uwaga.Window(9, 4)), m.mass(causal_or_first)],
-        "sink": [*m.sink()],
-        "diagonal": [m.diagonal(-1), m.diagonal(2, start=starts)],
-        "peak": [*m.peak()],
-        "topk": [*m.topk(5)],
-    }
+    distances = [m.distance(), m.distance(3), m.distance(starts)]
+    return _of_queries(m, causal_or_first, starts) | {"distance": distances, "topk": [*m.topk(5)]}
 
 
 def of_key_tokens(m: Any, weights: Any) -> list[Tensor]:

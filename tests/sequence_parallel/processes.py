@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -39,76 +39,70 @@ from uwaga.sequence_parallel import exchange
 TIMEOUT, PATIENCE = 5, 600
 
 
-def cases(names: Collection[str], rank: int, size: int) -> Any:
-    results = {}
-    for name in names:
-        whole = CASES[name]()
-        queries = cut(whole.query.shape[-2], size, f"{name} queries")
-        keys = cut(whole.key.shape[-2], size, f"{name} keys")
-        with uwaga.sequence_parallel.sequence_parallel():
-            results[name] = gradients_of(whole, attend, *queries[rank : rank + 2], *keys[rank : rank + 2])
-    return results
+def _by_name(compute: Callable[..., Any]) -> Callable[..., Any]:
+    return wraps(compute)(lambda names, rank, size: {name: compute(name, rank, size) for name in names})
 
 
-def maps(names: Collection[str], rank: int, size: int) -> Any:
+@_by_name
+def cases(name: str, rank: int, size: int) -> Any:
+    whole = CASES[name]()
+    queries = cut(whole.query.shape[-2], size, f"{name} queries")
+    keys = cut(whole.key.shape[-2], size, f"{name} keys")
+    with uwaga.sequence_parallel.sequence_parallel():
+        return gradients_of(whole, attend, *queries[rank : rank + 2], *keys[rank : rank + 2])
+
+
+@_by_name
+def maps(name: str, rank: int, size: int) -> Any:
     """Statistics of maps: those of this process's queries, their largest weights, those of its keys, and those of the whole."""
-    results = {}
-    for name in names:
-        whole = CASES[name]()
-        length, keys_length = whole.query.shape[-2], whole.key.shape[-2]
-        first, last = cut(length, size, f"{name} queries")[rank : rank + 2]
-        first_key, last_key = cut(keys_length, size, f"{name} keys")[rank : rank + 2]
-        query, key = whole.query[..., first:last, :], whole.key[..., first_key:last_key, :]
-        m = uwaga.sequence_parallel.attention_map(query, key, **whole.options)
-        assert (m.first_query, m.first_key) == (first, first_key)
-        assert m.shape == (*whole.query.shape[:-1], keys_length)
-        results[name] = [
-            map_cases.of_queries(m, keys_length),
-            {"topk": [*m.topk(5)]},
-            map_cases.of_keys(m, length, slice(first, last)),
-            map_cases.of_all(m, length, keys_length),
-        ]
-    return results
+    whole = CASES[name]()
+    length, keys_length = whole.query.shape[-2], whole.key.shape[-2]
+    first, last = cut(length, size, f"{name} queries")[rank : rank + 2]
+    first_key, last_key = cut(keys_length, size, f"{name} keys")[rank : rank + 2]
+    query, key = whole.query[..., first:last, :], whole.key[..., first_key:last_key, :]
+    m = uwaga.sequence_parallel.attention_map(query, key, **whole.options)
+    assert (m.first_query, m.first_key) == (first, first_key)
+    assert m.shape == (*whole.query.shape[:-1], keys_length)
+    return [
+        map_cases.of_queries(m, keys_length),
+        {"topk": [*m.topk(5)]},
+        map_cases.of_keys(m, length, slice(first, last)),
+        map_cases.of_all(m, length, keys_length),
+    ]
 
 
-def ragged_maps(names: Collection[str], rank: int, size: int) -> Any:
+@_by_name
+def ragged_maps(name: str, rank: int, size: int) -> Any:
     """Statistics of maps of Ragged batches: those of this process's tokens, and of its key tokens."""
-    results = {}
-    for name in names:
-        call = ragged_cases.CASES[name]()
-        (query, key, _), part = ragged_cases.parts_of(call, size, rank, name)
-        m = uwaga.sequence_parallel.attention_map(query, key, **call.options)
-        weights = query.with_values(ragged_cases.weights_of(call)[part])
-        results[name] = [map_cases.of_tokens(m, ragged_cases.longest_keys(call)), map_cases.of_key_tokens(m, weights)]
-    return results
+    call = ragged_cases.CASES[name]()
+    (query, key, _), part = ragged_cases.parts_of(call, size, rank, name)
+    m = uwaga.sequence_parallel.attention_map(query, key, **call.options)
+    weights = query.with_values(ragged_cases.weights_of(call)[part])
+    return [map_cases.of_tokens(m, ragged_cases.longest_keys(call)), map_cases.of_key_tokens(m, weights)]
 
 
-def attended(names: Collection[Any], rank: int, size: int) -> Any:
+@_by_name
+def attended(name: Any, rank: int, size: int) -> Any:
     """Output, lse and statistics of `uwaga.attend` within sequence_parallel, of dense and Ragged calls."""
-    results = {}
-    for name in names:
-        if isinstance(name, str):
-            call: Any = CASES[name]()
-            queries = cut(call.query.shape[-2], size, f"{name} queries")[rank : rank + 2]
-            keys = cut(call.key.shape[-2], size, f"{name} keys")[rank : rank + 2]
-            operands = [x[..., slice(*at), :] for x, at in zip(call[:3], (queries, keys, keys), strict=True)]
-        else:
-            call = ragged_cases.CASES[name[1]]()
-            operands, _ = ragged_cases.parts_of(call, size, rank, name[1])
-        with uwaga.sequence_parallel.sequence_parallel():
-            found = map_cases.of_attended(*operands, call.options)
-        results[name] = [x.values if isinstance(x, uwaga.Ragged) else x for x in found]
-    return results
+    if isinstance(name, str):
+        call: Any = CASES[name]()
+        queries = cut(call.query.shape[-2], size, f"{name} queries")[rank : rank + 2]
+        keys = cut(call.key.shape[-2], size, f"{name} keys")[rank : rank + 2]
+        operands = [x[..., slice(*at), :] for x, at in zip(call[:3], (queries, keys, keys), strict=True)]
+    else:
+        call = ragged_cases.CASES[name[1]]()
+        operands, _ = ragged_cases.parts_of(call, size, rank, name[1])
+    with uwaga.sequence_parallel.sequence_parallel():
+        found = map_cases.of_attended(*operands, call.options)
+    return [x.values if isinstance(x, uwaga.Ragged) else x for x in found]
 
 
-def ragged(names: Collection[str], rank: int, size: int) -> Any:
-    results = {}
-    for name in names:
-        call = ragged_cases.CASES[name]()
-        operands, part = ragged_cases.parts_of(call, size, rank, name)
-        with uwaga.sequence_parallel.sequence_parallel():
-            results[name] = ragged_cases.gradients_of_ragged(operands, call, part)
-    return results
+@_by_name
+def ragged(name: str, rank: int, size: int) -> Any:
+    call = ragged_cases.CASES[name]()
+    operands, part = ragged_cases.parts_of(call, size, rank, name)
+    with uwaga.sequence_parallel.sequence_parallel():
+        return ragged_cases.gradients_of_ragged(operands, call, part)
 
 
 def models(rank: int, size: int) -> Any:
@@ -259,7 +253,7 @@ def disagreements(rank: int, size: int) -> Any:
             _within, partial(uwaga.attend, normalize=is_second("softmax", None)), key
         ),
         "impl": partial(attention, key, key, key, impl="torch"),
-        "twice": partial(_twice, key),
+        "twice": partial(_graded, key, {"create_graph": True}),
         "topk": partial(_of_map, key, lambda m: m.topk(0)),
         "select": partial(_of_map, key, lambda m: m.select(0)),
         "no such row": partial(_of_map, key, lambda m: m.row(12)),
@@ -277,8 +271,11 @@ def disagreements(rank: int, size: int) -> Any:
             is_second(ragged_cases.model_and_inputs("gpt2", (9,))[0], torch.nn.Linear(2, 2)),
             torch.arange(9),
         ),
-        "batch of gradients": partial(_batched, key),
-        "freed of one": partial(_freed, key, rank == 1),
+        "batch of gradients": partial(
+            _graded, key, {"grad_outputs": torch.ones(3, *key.shape), "is_grads_batched": True}
+        ),
+        # A second backward pass, for which one process has kept nothing.
+        "freed of one": partial(_graded, key, *[{"retain_graph": rank != 1}] * 2),
         "iteration": partial(_of_map, key, list),
         "search": partial(_of_map, key, lambda m: 3 in m),
         "another call": partial(_another_call, rank, key),
@@ -286,24 +283,12 @@ def disagreements(rank: int, size: int) -> Any:
     return {name: message(call) for name, call in calls.items()}
 
 
-def _twice(x: Any) -> None:
+def _graded(x: Any, *ways: dict[str, Any]) -> None:
+    """Gradients of the queries in these ways, one after another."""
     query = x.clone().requires_grad_()
     output = uwaga.sequence_parallel.attention(query, x, x)
-    torch.autograd.grad(output.sum(), query, create_graph=True)
-
-
-def _batched(x: Any) -> None:
-    query = x.clone().requires_grad_()
-    output = uwaga.sequence_parallel.attention(query, x, x)
-    torch.autograd.grad(output, query, torch.ones(3, *output.shape), is_grads_batched=True)
-
-
-def _freed(x: Any, is_freed: bool) -> None:
-    """A second backward pass, for which one process has kept nothing."""
-    query = x.clone().requires_grad_()
-    output = uwaga.sequence_parallel.attention(query, x, x)
-    for _ in range(2):
-        torch.autograd.grad(output.sum(), query, retain_graph=not is_freed)
+    for way in ways:
+        torch.autograd.grad(output, query, **{"grad_outputs": torch.ones(()).expand(output.shape), **way})
 
 
 def _with_tangent(call: Callable[[Any], object], x: Any) -> None:

@@ -2,10 +2,10 @@
 
 import random
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from sequence_cases import attend, ids, relative, sinks
+from sequence_cases import Whole, attend, ids, relative, sinks
 from tiny_transformer import tiny
 from torch import Tensor
 
@@ -13,15 +13,6 @@ import uwaga
 from uwaga.ops.ragged import Cut, Ragged
 
 LONG = (5, 0, 4200, 7, 0, 700)  # one row longer than all others together, and more than two chunks of keys
-
-
-class RaggedCall(NamedTuple):
-    query: Ragged
-    key: Ragged
-    value: Ragged
-    options: dict[str, Any]
-    grad_output: Tensor
-    parameters: list[Tensor]
 
 
 def make(
@@ -33,8 +24,8 @@ def make(
     dtype: torch.dtype = torch.float32,
     options: Callable[[], dict[str, Any]] = dict,
     parameters: tuple[str, ...] = (),
-) -> Callable[[], RaggedCall]:
-    def made() -> RaggedCall:
+) -> Callable[[], Whole]:
+    def made() -> Whole:
         torch.manual_seed(sum(lengths) + heads)
 
         def batch(rows: tuple[int, ...], heads: int, width: int) -> Ragged:
@@ -48,7 +39,7 @@ def make(
             x.parameter() if isinstance(x, uwaga.AlibiBias | uwaga.RelativeBias) else x
             for x in map(result.get, parameters)
         ]
-        return RaggedCall(query, key, value, result, grad_output, learned)
+        return Whole(query, key, value, result, grad_output, learned)
 
     return made
 
@@ -68,13 +59,9 @@ def _documents() -> dict[str, Any]:
     return {"mask": uwaga.Causal() & uwaga.Documents(ids(2, 9, 2000, 2200, 701))}
 
 
-def _lengths() -> dict[str, Any]:
-    return {"mask": uwaga.KeyLengths(torch.tensor([5, 0, 4000, 0, 0, 13]))}
-
-
 CASES = {
     "short rows": make((3, 1, 40, 40, 2, 90, 17, 5), options=lambda: {"mask": uwaga.Causal()}),
-    "lengths": make(LONG, options=_lengths),
+    "lengths": make(LONG, options=lambda: {"mask": uwaga.KeyLengths(torch.tensor([5, 0, 4000, 0, 0, 13]))}),
     "documents": make(LONG, options=_documents),
     "starts": make(LONG, options=_starts, parameters=("bias",)),
     "relative": make(LONG, options=relative, parameters=("bias",)),
@@ -96,17 +83,17 @@ GATE_OF_MAPS = {"starts", "sinks and grouped heads", "other keys", "no rows"}
 CASES_OF_MAPS = [name for name in CASES if name not in ("dropout", "without softmax")]
 
 
-def longest_keys(call: RaggedCall) -> int:
+def longest_keys(call: Whole) -> int:
     return max(call.key.lengths.tolist(), default=0)
 
 
-def weights_of(call: RaggedCall) -> Tensor:
+def weights_of(call: Whole) -> Tensor:
     """A weight for each query, 0 for some."""
     tokens = torch.arange(len(call.query.values))
     return torch.where(tokens % 3 > 0, tokens % 7 - 2.0, 0.0)
 
 
-def gradients_of_ragged(operands: list[Ragged], call: RaggedCall, part: slice, **options: Any) -> Any:
+def gradients_of_ragged(operands: list[Ragged], call: Whole, part: slice, **options: Any) -> Any:
     """Output, lse, and the gradients of query, key, value and parameters."""
     operands = [x.with_values(x.values.clone().requires_grad_()) for x in operands]
     output, lse = attend(*operands, **call.options, **options)
@@ -131,7 +118,7 @@ def cuts_of(lengths: Tensor, size: int, seed: str) -> list[Cut]:
     return [*result, Cut(rows)]
 
 
-def parts_of(call: RaggedCall, size: int, rank: int, seed: str) -> tuple[list[Ragged], slice]:
+def parts_of(call: Whole, size: int, rank: int, seed: str) -> tuple[list[Ragged], slice]:
     """Query, key and value of a process, which has the same share of the keys of a row as of its queries; and where its queries are."""
     cuts = cuts_of(call.query.lengths, size, seed)[rank : rank + 2]
     of_keys = [

@@ -15,9 +15,9 @@ from uwaga.ops import attention_and_lse
 
 
 class Whole(NamedTuple):
-    query: Tensor
-    key: Tensor
-    value: Tensor
+    query: Any  # a tensor, or Ragged
+    key: Any
+    value: Any
     options: dict[str, Any]
     grad_output: Tensor
     parameters: list[Tensor]  # that gradients flow to beside the operands
