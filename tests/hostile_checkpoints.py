@@ -11,8 +11,8 @@ import pickle
 import shutil
 import struct
 import zipfile
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -56,15 +56,11 @@ def headed(header: dict | bytes, data: int = 8, length: int | None = None) -> Sp
     return lambda folder: (folder / WEIGHTS).write_bytes(content)
 
 
-def giant(name: str, size: int, begin: bytes = b"") -> Spoil:
+def giant(name: str, size: int, folder: Path, *, begin: bytes = b"") -> None:
     """A file with holes: it takes no room on the disk."""
-
-    def spoil(folder: Path) -> None:
-        with (folder / name).open("wb") as file:
-            file.write(begin)
-            file.truncate(size)
-
-    return spoil
+    with (folder / name).open("wb") as file:
+        file.write(begin)
+        file.truncate(size)
 
 
 def as_folder(folder: Path) -> None:
@@ -90,7 +86,7 @@ _UNSERVED = {
 _LARGEST_HEADER = untrusted.JSON_BYTES + 1
 HEADERS = {
     **{f"claimed to be {length} bytes": headed(ONE, length=length) for length in (10**6, 2**63, 2**64 - 1)},
-    "longer than is read": giant(WEIGHTS, _LARGEST_HEADER + 16, struct.pack("<Q", _LARGEST_HEADER)),
+    "longer than is read": partial(giant, WEIGHTS, _LARGEST_HEADER + 16, begin=struct.pack("<Q", _LARGEST_HEADER)),
     "not there": lambda folder: (folder / WEIGHTS).write_bytes(b""),
     "cut within its length": lambda folder: (folder / WEIGHTS).write_bytes(b"1234567"),
     "two weights of one name": headed(TWICE),  # of which the library keeps the last one in silence
@@ -107,26 +103,23 @@ HEADERS = {
 # The index of shards
 
 
-def indexed(weight_map: object) -> Spoil:
-    def spoil(folder: Path) -> None:
-        (folder.parent / "a.safetensors").write_bytes((folder / WEIGHTS).read_bytes())
-        (folder / WEIGHTS).rename(folder / "a.safetensors")
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-
-    return spoil
+def indexed(weight_map: object, folder: Path) -> None:
+    (folder.parent / "a.safetensors").write_bytes((folder / WEIGHTS).read_bytes())
+    (folder / WEIGHTS).rename(folder / "a.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
 
 
 def _other_weights(folder: Path) -> None:
     weights = load_file(folder / WEIGHTS)
     weight_map = dict.fromkeys([*weights, "none"], "a.safetensors")
     save_file(weights | {"more": torch.zeros(1)}, folder / WEIGHTS)
-    indexed(weight_map)(folder)
+    indexed(weight_map, folder)
 
 
 def _in_two_files(folder: Path) -> None:
     (folder / "b.safetensors").write_bytes((folder / WEIGHTS).read_bytes())
     names = list(load_file(folder / WEIGHTS))
-    indexed(dict.fromkeys(names, "a.safetensors") | {names[0]: "b.safetensors"})(folder)
+    indexed(dict.fromkeys(names, "a.safetensors") | {names[0]: "b.safetensors"}, folder)
 
 
 _NOT_BESIDE = (
@@ -134,9 +127,9 @@ _NOT_BESIDE = (
     "..", "", "a.safetensors\0", "passwd",
 )  # fmt: skip
 INDICES = {
-    **{f"the file {name!r}": indexed({"embeddings.token_embedding.weight": name}) for name in _NOT_BESIDE},
-    "a file that is not there": indexed({"a": "b.safetensors"}),
-    **{f"the map {value!r}": indexed(value) for value in (None, [], {"a": 7}, {"a": ["a.safetensors"]})},
+    **{f"the file {name!r}": partial(indexed, {"embeddings.token_embedding.weight": name}) for name in _NOT_BESIDE},
+    "a file that is not there": partial(indexed, {"a": "b.safetensors"}),
+    **{f"the map {value!r}": partial(indexed, value) for value in (None, [], {"a": 7}, {"a": ["a.safetensors"]})},
     "other weights than its files": _other_weights,
     "two files with one weight": _in_two_files,
 }
@@ -167,17 +160,13 @@ def pickled(folder: Path, content: object, *, is_plain: bool = False) -> Path:
     return path
 
 
-def archive(records: dict[str, bytes], *, compression: int = zipfile.ZIP_STORED) -> Callable[[Path], Path]:
+def archive(records: dict[str, bytes], folder: Path, *, compression: int = zipfile.ZIP_STORED) -> Path:
     """A zip archive with these records, in place of the weights."""
-
-    def make(folder: Path) -> Path:
-        path = pickled(folder, b"")
-        with zipfile.ZipFile(path, "w", compression) as file:
-            for name, content in records.items():
-                file.writestr(name, content)
-        return path
-
-    return make
+    path = pickled(folder, b"")
+    with zipfile.ZipFile(path, "w", compression) as file:
+        for name, content in records.items():
+            file.writestr(name, content)
+    return path
 
 
 def zipped(
@@ -185,7 +174,7 @@ def zipped(
 ) -> Callable[[Path], Path]:
     """A file as torch.save makes them, with this pickle and one storage."""
     records = {"data.pkl": pickled_bytes, "byteorder": b"little", "data/0": data, "version": b"3\n"}
-    return archive({f"archive/{name}": content for name, content in records.items()}, compression=compression)
+    return partial(archive, {f"archive/{name}": content for name, content in records.items()}, compression=compression)
 
 
 def tensor(storage: bytes, offset: bytes, shape: bytes, strides: bytes) -> bytes:
@@ -228,14 +217,10 @@ def one_number(number: float, top: str = "archive/") -> dict[str, bytes]:
     return {f"{top}data.pkl": pickled_bytes, f"{top}data/0": struct.pack("<f", number)}
 
 
-def changed(records: dict[str, bytes], change: Callable[[bytes], bytes]) -> Spoil:
+def changed(records: dict[str, bytes], change: Callable[[bytes], bytes], folder: Path) -> None:
     """An archive with these records, and its bytes changed."""
-
-    def spoil(folder: Path) -> None:
-        path = archive(records)(folder)
-        path.write_bytes(change(path.read_bytes()))
-
-    return spoil
+    path = archive(records, folder)
+    path.write_bytes(change(path.read_bytes()))
 
 
 def _overlapping(content: bytes) -> bytes:
@@ -251,8 +236,8 @@ def _longer(content: bytes) -> bytes:
 
 
 def _second_archive(folder: Path) -> None:
-    first = archive(one_number(1))(folder).read_bytes()
-    path = archive(one_number(666))(folder)
+    first = archive(one_number(1), folder).read_bytes()
+    path = archive(one_number(666), folder)
     path.write_bytes(first + path.read_bytes())
 
 
@@ -265,22 +250,24 @@ _PICKLE = one_number(1)["archive/data.pkl"]
 # What one parser of zip archives reads otherwise than another.
 ARCHIVES: dict[str, Spoil] = {
     "two archives": _second_archive,
-    "something behind it": changed(one_number(1), lambda content: content + b"more"),
-    "a record of the same name": changed(
-        one_number(1) | {"archive/data/1": bytes(4)}, lambda content: content.replace(b"data/1", b"data/0")
+    "something behind it": partial(changed, one_number(1), lambda content: content + b"more"),
+    "a record of the same name": partial(
+        changed, one_number(1) | {"archive/data/1": bytes(4)}, lambda content: content.replace(b"data/1", b"data/0")
     ),
-    "a record of the same name in capitals": archive(one_number(1) | {"archive/DATA.PKL": _PICKLE}),
-    "records that overlap": changed({"a/0": bytes(8), "a/data.pkl": _PICKLE, "a/1": bytes(8)}, _overlapping),
-    "a record that ends behind the directory": changed(one_number(1), _longer),
-    "a record without a header": changed(
-        one_number(1), lambda content: content.replace(b"PK\3\4", b"PK\3\5", 2).replace(b"PK\3\5", b"PK\3\4", 1)
+    "a record of the same name in capitals": partial(archive, one_number(1) | {"archive/DATA.PKL": _PICKLE}),
+    "records that overlap": partial(changed, {"a/0": bytes(8), "a/data.pkl": _PICKLE, "a/1": bytes(8)}, _overlapping),
+    "a record that ends behind the directory": partial(changed, one_number(1), _longer),
+    "a record without a header": partial(
+        changed,
+        one_number(1),
+        lambda content: content.replace(b"PK\3\4", b"PK\3\5", 2).replace(b"PK\3\5", b"PK\3\4", 1),
     ),
-    "another byte order": archive(one_number(1) | {"archive/byteorder": b"big"}),
-    "a storage that is larger than its record": archive(
-        {**one_number(1), "archive/data/0": b"\0\0\0", "archive/data/1": bytes(4000)}
+    "another byte order": partial(archive, one_number(1) | {"archive/byteorder": b"big"}),
+    "a storage that is larger than its record": partial(
+        archive, {**one_number(1), "archive/data/0": b"\0\0\0", "archive/data/1": bytes(4000)}
     ),
-    "a pickle in a folder in the folder alone": archive(one_number(1, "archive/inner/")),
-    "a directory of any size": changed(one_number(1), _long_directory),
+    "a pickle in a folder in the folder alone": partial(archive, one_number(1, "archive/inner/")),
+    "a directory of any size": partial(changed, one_number(1), _long_directory),
     "a compressed pickle": zipped(bytes(10**8), compression=zipfile.ZIP_DEFLATED),
 }
 
@@ -303,35 +290,28 @@ CONTENTS: dict[str, Spoil] = {
 # config.json
 
 
-def object_of(keys: Iterable[str]) -> str:
-    return "{" + ", ".join(f'"{key}": 0' for key in keys) + "}"
-
-
 def configured(text: str) -> Spoil:
     return lambda folder: (folder / "config.json").write_text(text)
 
 
-def described(**changes: object) -> Spoil:
-    def spoil(folder: Path) -> None:
-        path = folder / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-    return spoil
+def described(folder: Path, /, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 _KEYS = [f"key{number}" for number in range(50_000)]
 _HUGE = dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size", "max_position_embeddings"), 2**28)
 CONFIGURATIONS = {
-    "a repeated key among many": configured(object_of([*_KEYS, _KEYS[0]])),
+    "a repeated key among many": configured("{" + ", ".join(f'"{key}": 0' for key in [*_KEYS, _KEYS[0]]) + "}"),
     "deep": configured('{"a": ' + "[" * 150 + "]" * 150 + "}"),
     "objects": configured('{"a": [' + "{}," * 500_000 + "0]}"),
     "values": configured('{"a": [' + "0," * 2_000_000 + "0]}"),
     "infinite": configured('{"a": 1e400}'),
     "huge": configured('{"a": 1' + "0" * 400 + "}"),
     "surrogate": configured('{"a": "\\ud800"}'),
-    "giant": giant("config.json", 2**40),
-    "a model of fifty thousand layers": described(num_hidden_layers=50_000),
-    "a giant model": described(**_HUGE),
+    "giant": partial(giant, "config.json", 2**40),
+    "a model of fifty thousand layers": partial(described, num_hidden_layers=50_000),
+    "a giant model": partial(described, **_HUGE),
 }
 
 ATTACKS: dict[str, Spoil] = {

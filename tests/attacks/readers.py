@@ -255,11 +255,16 @@ def _source(folder: Path) -> None:
 _SHARD = vector_files.Shard(64 * "d", 1)
 
 
-def _vectors(folder: Path, *, is_whole: bool = True) -> None:
-    folder.mkdir()
+def _begun(folder: Path) -> vector_files.VectorFile:
     made = vector_files.VectorFile(folder / "v.parquet", {"model": "m"})
     made.begin()
     made.expect(_SHARD)
+    return made
+
+
+def _vectors(folder: Path, *, is_whole: bool = True) -> None:
+    folder.mkdir()
+    made = _begun(folder)
     made.add(_SHARD, {"document": [0]}, np.zeros((1, 2), np.float32))
     if is_whole:
         list(made.finish())
@@ -276,9 +281,7 @@ def _resumed_with_checksum(folder: Path) -> None:
 
 
 def _resumed(folder: Path) -> None:
-    made = vector_files.VectorFile(folder / "v.parquet", {"model": "m"})
-    made.begin()
-    made.expect(_SHARD)
+    made = _begun(folder)
     if made.stored(_SHARD) is not None:
         list(made.finish())
 

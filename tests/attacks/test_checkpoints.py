@@ -69,7 +69,7 @@ def test_a_pickle_runs_nothing(folder: Path, tmp_path: Path, is_plain: bool) -> 
 
 def test_weights_that_repeat_numbers_come_to_no_more_than_a_few_times_the_file(folder: Path) -> None:
     """With sizes that config.json describes: a kilobyte of file would be gigabytes of model."""
-    hostile.described(vocab_size=2**22)(folder)
+    hostile.described(folder, vocab_size=2**22)
     weights = load_file(folder / "model.safetensors")
     weights["embeddings.word_embeddings.weight"] = torch.zeros(1, 1).expand(2**22, 8)
     path = pickled(folder, weights)
@@ -90,7 +90,7 @@ def test_a_pickle_cut_anywhere_is_refused(folder: Path) -> None:
 def test_the_pickle_is_that_of_the_archives_folder(tmp_path: Path) -> None:
     """And not the first of that name, which is what was checked once where PyTorch read the other one."""
     records = {**hostile.one_number(1, "archive/inner/"), **hostile.one_number(666), "archive/version": b"3\n"}
-    path = hostile.archive(records)(tmp_path)
+    path = hostile.archive(records, tmp_path)
     assert torch_files.read(path)["a"].tolist() == torch.load(path, weights_only=True)["a"].tolist() == [666.0]
 
 
@@ -137,7 +137,7 @@ def test_tensors_of_pickles_are_what_torch_load_gives(tmp_path: Path) -> None:
 
 
 def test_a_weight_that_is_written_to_leaves_the_file_as_it_is(tmp_path: Path) -> None:
-    path = hostile.archive({"archive/a": b"unaligned", **hostile.one_number(1)})(tmp_path)
+    path = hostile.archive({"archive/a": b"unaligned", **hostile.one_number(1)}, tmp_path)
     before = path.read_bytes()
     for content in (before, None):
         if content is None:

@@ -237,7 +237,11 @@ def test_thousands_of_links_are_cut(ask_all: Ask) -> None:
     assert ask_all([json.dumps(request).encode()]) == [(200, "")]
 
 
-def try_values(ask_all: Ask, ask: str, examples: int, size: int) -> None:
+@pytest.mark.parametrize(
+    ("examples", "size"), [pytest.param(10, 6, marks=pytest.mark.slow), pytest.param(250, 20, marks=pytest.mark.stress)]
+)
+@pytest.mark.parametrize("ask", TABLE)
+def test_any_value_in_any_field(ask_all: Ask, ask: str, examples: int, size: int) -> None:
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(st.lists(requests_of(ask), min_size=size, max_size=size))
     def try_some(made: list[tuple[tuple[Any, ...], bytes]]) -> None:
@@ -245,15 +249,3 @@ def try_values(ask_all: Ask, ask: str, examples: int, size: int) -> None:
             check(path, body, answer)
 
     try_some()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ask", TABLE)
-def test_any_value_in_any_field(ask_all: Ask, ask: str) -> None:
-    try_values(ask_all, ask, examples=10, size=6)
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("ask", TABLE)
-def test_thousands_of_values_in_any_field(ask_all: Ask, ask: str) -> None:
-    try_values(ask_all, ask, examples=250, size=20)
