@@ -24,6 +24,13 @@ def refusal(verb: str, *arguments: object, **options: Any) -> str:
     return result.stderr.partition(f"uwaga {verb}: ")[2].removesuffix("\n")
 
 
+def store(*arguments: object, code: int = 0) -> str:
+    """What `uwaga store` says, with its exit code."""
+    result = CliRunner().invoke(app, ["store", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result.stderr.split("uwaga store ")[-1].strip() if code else result.stdout
+
+
 def byte_tokenizer(*special: str) -> Any:
     """Each byte is a token, and so are these texts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers

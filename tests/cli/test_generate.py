@@ -58,8 +58,9 @@ def run(model: Path, *arguments: object, **options) -> str:
     return commands.run("generate", "--model", model, *arguments, **options)
 
 
-def test_the_text_is_shown_without_the_prompt_and_the_end(story_model: Path) -> None:
+def test_the_text_is_shown_without_the_prompt_which_may_come_from_stdin(story_model: Path) -> None:
     assert run(story_model, "Once", "--max-new-tokens", 70) == STORY + "\n"
+    assert run(story_model, "-", "--max-new-tokens", 6, input=b"Once") == STORY[:6] + "\n"
 
 
 def test_complete_characters_are_printed_as_they_are_generated(story_model: Path) -> None:
@@ -118,10 +119,6 @@ def test_an_encoder_and_a_decoder_answer(tmp_path: Path) -> None:
     folder = write(tmp_path / "t5", model)
     expected = generate(load(folder), [tokenizer().encode("Once").ids], max_new_tokens=5)[0]
     assert run(folder, "Once", "--max-new-tokens", 5) == tokenizer().decode(expected) + "\n"
-
-
-def test_a_prompt_is_read_from_stdin(story_model: Path) -> None:
-    assert run(story_model, "-", "--max-new-tokens", 6, input=b"Once") == STORY[:6] + "\n"
 
 
 def test_what_a_model_writes_cannot_control_a_terminal(tmp_path: Path) -> None:

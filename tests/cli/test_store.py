@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import store
 from typer.testing import CliRunner
 
 from uwaga import SoftDatabase, TextEncoder
@@ -27,11 +28,6 @@ TEXTS = [
 
 
 @pytest.fixture
-def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
-    return write_model(tmp_path / "model")
-
-
-@pytest.fixture
 def files(tmp_path: Path) -> Path:
     folder = tmp_path / "texts"
     (folder / "below").mkdir(parents=True)
@@ -42,15 +38,9 @@ def files(tmp_path: Path) -> Path:
     return folder
 
 
-def run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["store", *map(str, arguments)])
-    assert result.exit_code == code, result.output
-    return result.stderr.split("uwaga store ")[-1].strip() if code else result.stdout
-
-
 def add(*arguments: object) -> tuple[int, int]:
     """Add documents; return how many passages are new, and how many were there."""
-    said = re.fullmatch(r".*: (\d+) passages added, (\d+) were there already\n", run("add", *arguments))
+    said = re.fullmatch(r".*: (\d+) passages added, (\d+) were there already\n", store("add", *arguments))
     assert said is not None
     return int(said[1]), int(said[2])
 
@@ -67,12 +57,12 @@ def test_passages_are_added_once_and_asked(model: Path, files: Path, tmp_path: P
         vectors = TextEncoder.load(model).encode(TEXTS)
         assert torch.equal(torch.stack([row.key for row in opened]), torch.from_numpy(vectors))
         answer = opened.attend(torch.from_numpy(vectors[1]), scale=20.0, top=2)
-    parsed = json.loads(run("ask", db, TEXTS[1], "--model", model, "--top", 2, "--json"))
+    parsed = json.loads(store("ask", db, TEXTS[1], "--model", model, "--top", 2, "--json"))
     assert [passage["share"] for passage in parsed["passages"]] == answer.top.weights.tolist()
     assert parsed["passages"][0]["record"]["text"] == TEXTS[1]
     assert parsed["unlisted_weight"] == answer.unlisted_weight.item()
-    assert len(json.loads(run("ask", db, "cat", "--model", model, "--top", 10**8, "--json"))["passages"]) == 6
-    said = run("ask", db, TEXTS[1], "--model", model, "--top", 1, "--where", "document = 'd2'").splitlines()
+    assert len(json.loads(store("ask", db, "cat", "--model", model, "--top", 10**8, "--json"))["passages"]) == 6
+    said = store("ask", db, TEXTS[1], "--model", model, "--top", 1, "--where", "document = 'd2'").splitlines()
     assert said[0].split()[0] == "100.0%"
     assert said[1].strip() == TEXTS[5]
     assert said[2].startswith("  0.0%  on 0 other passages")
@@ -84,9 +74,9 @@ def test_a_command_that_adds_nothing_joins_what_a_killed_one_left(model: Path, f
     with SoftDatabase.open(db) as opened:
         opened.delete([5])
         opened.append(torch.ones(1, 16))
-    assert json.loads(run("stats", db, "--json"))["segments"] == 2
+    assert json.loads(store("stats", db, "--json"))["segments"] == 2
     assert add(db, files / "a.md", "--model", model) == (0, 3)
-    assert json.loads(run("stats", db, "--json"))["segments"] == 1
+    assert json.loads(store("stats", db, "--json"))["segments"] == 1
 
 
 def test_invalid_documents_are_told_or_left_out(model: Path, tmp_path: Path) -> None:
@@ -97,7 +87,7 @@ def test_invalid_documents_are_told_or_left_out(model: Path, tmp_path: Path) -> 
     (folder / "b.txt").write_bytes(TEXTS[2].encode() + b"\n\n\xff")
     (folder / "c.txt").write_bytes(b"")
     (folder / "d.txt").write_text(TEXTS[3])
-    run("add", db, folder, "--model", model, code=1)
+    store("add", db, folder, "--model", model, code=1)
     for added in (4, 0):
         result = CliRunner().invoke(
             app, ["store", "add", str(db), str(folder), "--model", str(model), "--skip-invalid"]
@@ -133,26 +123,26 @@ def test_a_database_follows_its_model(
     """The fingerprint says which model it is; the spelling of its path does not."""
     db = tmp_path / "db"
     monkeypatch.chdir(tmp_path)
-    run("add", db, files / "a.md", "--model", "model")
+    store("add", db, files / "a.md", "--model", "model")
     monkeypatch.chdir(model)
     for spelling in (".", "../model", model):
-        run("ask", db, "the cat", "--model", spelling)
+        store("ask", db, "the cat", "--model", spelling)
     model.rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
     assert add(db, files, "--model", "moved") == (3, 3)
     other = write_model(tmp_path / "other", seed=1)
-    assert "its keys were made by model@" in run("ask", db, "the cat", "--model", other, code=1)
-    assert "was made with model; give --model" in run("ask", db, "the cat", code=1)
+    assert "its keys were made by model@" in store("ask", db, "the cat", "--model", other, code=1)
+    assert "was made with model; give --model" in store("ask", db, "the cat", code=1)
 
 
 def test_check_stats_compact_and_export(model: Path, files: Path, tmp_path: Path) -> None:
     db = tmp_path / "db"
-    run("add", db, files, "--model", model, "--dtype", "bfloat16")
-    assert json.loads(run("stats", db, "--json"))["dtype"] == "bfloat16"
-    assert "rows         6\n" in run("stats", db)
-    assert run("compact", db) == f"{db}: 0 bytes freed\n"
-    assert run("export", db, tmp_path / "out.parquet") == f"{tmp_path}/out.parquet: 6 rows\n"
-    assert run("check", db) == "6 rows: no damage\n"
+    store("add", db, files, "--model", model, "--dtype", "bfloat16")
+    assert json.loads(store("stats", db, "--json"))["dtype"] == "bfloat16"
+    assert "rows         6\n" in store("stats", db)
+    assert store("compact", db) == f"{db}: 0 bytes freed\n"
+    assert store("export", db, tmp_path / "out.parquet") == f"{tmp_path}/out.parquet: 6 rows\n"
+    assert store("check", db) == "6 rows: no damage\n"
     (segment,) = (db / "segments").iterdir()
     content = bytearray(segment.read_bytes())
     content[-2] ^= 1
@@ -166,12 +156,12 @@ def test_check_stats_compact_and_export(model: Path, files: Path, tmp_path: Path
 def test_a_question_is_viewed(model: Path, files: Path, tmp_path: Path) -> None:
     """The map that the page shows has the shares that `ask` says, each by its whole passage."""
     db, page = tmp_path / "db", tmp_path / "page.html"
-    run("add", db, files, "--model", model)
+    store("add", db, files, "--model", model)
     with SoftDatabase.open(db) as opened:
         shown = View.of_question(Question(opened, TEXTS[1], model=str(model)))
     (side,) = shown.sides
     weights = side.maps["cross", 0].to_dense()[0]
-    parsed = json.loads(run("ask", db, TEXTS[1], "--model", model, "--top", 6, "--json"))["passages"]
+    parsed = json.loads(store("ask", db, TEXTS[1], "--model", model, "--top", 6, "--json"))["passages"]
     shares = [pytest.approx(passage["share"], abs=1e-6) for passage in parsed]
     assert [weights[passage["id"]].item() for passage in parsed] == shares
     assert side.token_text("encoder").labels == TEXTS

@@ -1,14 +1,10 @@
 """MaxSim over ragged tokens: the equation, the same bits alone, and gradients."""
 
 import torch
+from drawn import draw_rows
 from torch import Tensor
 
 from uwaga import Ragged, maxsim
-
-
-def ragged(lengths: list[int], seed: int, width: int = 24) -> Ragged:
-    generator = torch.Generator().manual_seed(seed)
-    return Ragged.from_list([torch.randn(length, width, generator=generator) for length in lengths])
 
 
 def by_equation(queries: Ragged, documents: Ragged) -> Tensor:
@@ -16,7 +12,7 @@ def by_equation(queries: Ragged, documents: Ragged) -> Tensor:
     return torch.stack([torch.stack(row) for row in rows])
 
 
-QUERIES, DOCUMENTS = ragged([3, 1, 32, 7], 0), ragged([5, 1, 90, 17, 2], 1)
+QUERIES, DOCUMENTS = draw_rows([3, 1, 32, 7], 24), draw_rows([5, 1, 90, 17, 2], 24, seed=1)
 
 
 def test_scores_and_gradients_are_those_of_the_equation() -> None:

@@ -11,25 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import store
+from drawn import draw_rows
 from safetensors.torch import load_file, save_file
-from typer.testing import CliRunner
 
 from uwaga import Ragged, SoftDatabase, TextEncoder, maxsim
 from uwaga._base.errors import SoftDatabaseError
-from uwaga.cli import app
 from uwaga.store import AddedFiles, TokenDatabase, add_files, ask, encoder_of, model_name, stored
 from uwaga.store.segments import TOKEN_CHUNK
 
 D = 8
 
 
-def draw(lengths: list[int], seed: int = 0) -> Ragged:
-    generator = torch.Generator().manual_seed(seed)
-    return Ragged.from_list([torch.randn(length, D, generator=generator) for length in lengths])
-
-
 LENGTHS = [1 + n * 7 % 13 for n in range(3 * TOKEN_CHUNK)]
-ROWS, QUERIES = draw(LENGTHS), draw([4, 1, 9], seed=1)
+ROWS, QUERIES = draw_rows(LENGTHS, D), draw_rows([4, 1, 9], D, seed=1)
 
 
 @pytest.fixture
@@ -131,7 +126,7 @@ def test_large_appends_are_cut_into_segments_of_which_each_is_alone(
 ) -> None:
     monkeypatch.setattr(stored, "SEGMENT_BYTES", 3 * 2048 * D * 4)
     if has_tokens:
-        db, rows = TokenDatabase.create(tmp_path / "db", width=D), draw([4096, 2048, 6144])
+        db, rows = TokenDatabase.create(tmp_path / "db", width=D), draw_rows([4096, 2048, 6144], D)
     else:
         db, rows = SoftDatabase.create(tmp_path / "db", key_width=D), torch.randn(2 * 3 * 2048, D)
     db.append(rows)
@@ -170,7 +165,7 @@ def test_a_flipped_bit_is_found_by_its_rows(db: TokenDatabase) -> None:
 
 def test_offsets_of_a_stranger_read_nothing_beyond_the_vectors(tmp_path: Path) -> None:
     with TokenDatabase.create(tmp_path / "db", width=D) as made:
-        made.append(draw([5, 4, 11]))
+        made.append(draw_rows([5, 4, 11], D))
     (path,) = (tmp_path / "db" / "segments").iterdir()
     tensors = load_file(path)
     for offsets in ([0, 9, 3, 20], [1, 2, 3, 20], [0, 5, 5, 20], [0, 5, 9, 2**62], [0, 5, 9, 19], [-5, 5, 9, 20]):
@@ -184,7 +179,7 @@ def test_offsets_of_a_stranger_read_nothing_beyond_the_vectors(tmp_path: Path) -
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_exported_rows_are_appended_again_in_any_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
     """Arithmetic is float32."""
-    many = draw([1 + n % 3 for n in range(300)], seed=3)
+    many = draw_rows([1 + n % 3 for n in range(300)], D, seed=3)
     with (
         TokenDatabase.create(tmp_path / "db", width=D, dtype=dtype) as db,
         TokenDatabase.create(tmp_path / "copy", width=D, dtype=dtype) as copy,
@@ -273,18 +268,12 @@ def test_files_are_added_and_asked(colbert: Path, tmp_path: Path) -> None:
             add_files(db, [], encoder, late_chunking=True)
 
 
-def run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["store", *map(str, arguments)])
-    assert result.exit_code == code, result.output
-    return result.stderr.split("uwaga store ")[-1].strip() if code else result.stdout
-
-
 def test_the_command_takes_a_colbert_directory(colbert: Path, tmp_path: Path) -> None:
     db, file = tmp_path / "db", tmp_path / "a.txt"
     file.write_text("\n\n".join(TEXTS))
-    said = run("add", db, file, "--model", colbert, "--dtype", "bfloat16")
+    said = store("add", db, file, "--model", colbert, "--dtype", "bfloat16")
     assert said == f"{db}: 3 passages added, 0 were there already\n"
-    parsed = json.loads(run("ask", db, "a cat ran", "--model", colbert, "--top", 2, "--json"))["passages"]
+    parsed = json.loads(store("ask", db, "a cat ran", "--model", colbert, "--top", 2, "--json"))["passages"]
     with TokenDatabase.open(db) as opened:
         answer = ask(opened, "a cat ran", encoder_of(opened, colbert), top=2)
         assert opened.schema.dtype == "bfloat16"
@@ -292,11 +281,11 @@ def test_the_command_takes_a_colbert_directory(colbert: Path, tmp_path: Path) ->
         zip(answer.top.ids.tolist(), answer.top.scores.tolist(), strict=True)
     )
     assert parsed[0]["matches"][3]["token"] == "cat"
-    said = run("ask", db, "a cat ran", "--model", colbert, "--top", 1, "--where", "part = 1").splitlines()
+    said = store("ask", db, "a cat ran", "--model", colbert, "--top", 1, "--where", "part = 1").splitlines()
     assert said[0].endswith(f"  {file}")
     assert said[1].strip() == TEXTS[1]
     assert re.fullmatch(r" +a: \S+ -?\d\.\d\d, cat: \S+ -?\d\.\d\d, ran: \S+ -?\d\.\d\d", said[2])
-    assert run("ask", db, "cat", "--model", colbert, "--where", "part = 9") == "no passage meets the condition\n"
-    assert "--scale multiplies cosines" in run("ask", db, "cat", "--model", colbert, "--scale", 3, code=1)
-    assert run("check", db) == "3 rows: no damage\n"
-    assert "tokens" in run("stats", db)
+    assert store("ask", db, "cat", "--model", colbert, "--where", "part = 9") == "no passage meets the condition\n"
+    assert "--scale multiplies cosines" in store("ask", db, "cat", "--model", colbert, "--scale", 3, code=1)
+    assert store("check", db) == "3 rows: no damage\n"
+    assert "tokens" in store("stats", db)
