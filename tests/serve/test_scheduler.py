@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,28 +63,30 @@ def test_items_of_another_kind_wait_for_a_step_of_their_own_without_losing_their
     assert take(queue, 100) == ["b0"]
 
 
-def test_a_released_job_holds_no_texts_though_the_queue_has_it() -> None:
-    async def test() -> None:
-        begun, go = threading.Event(), threading.Event()
+def bounded(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    return lambda: asyncio.run(asyncio.wait_for(test(), HANG))
 
-        def wait(items: Sequence[str], kind: Any) -> np.ndarray:
-            begun.set()
-            assert go.wait(HANG)
-            return length_of(items, kind)
 
-        scheduler = Scheduler(wait, step_tokens=1, limit=NO_LIMIT)
-        jobs = submitted(scheduler, *(Job([name], [1]) for name in "abc"))
-        assert begun.wait(HANG)
-        for job in jobs[:2]:  # the one that is computed, and one that waits
-            scheduler.release(job)
-            assert len(job.items) == len(job.tokens) == 0
-        assert scheduler.held == (1, 1, 1)
-        go.set()
-        assert (await jobs[2].result)[:, 0].tolist() == [1]
-        scheduler.release(jobs[2])
-        scheduler.close()
+@bounded
+async def test_a_released_job_holds_no_texts_though_the_queue_has_it() -> None:
+    begun, go = threading.Event(), threading.Event()
 
-    run(test)
+    def wait(items: Sequence[str], kind: Any) -> np.ndarray:
+        begun.set()
+        assert go.wait(HANG)
+        return length_of(items, kind)
+
+    scheduler = Scheduler(wait, step_tokens=1, limit=NO_LIMIT)
+    jobs = submitted(scheduler, *(Job([name], [1]) for name in "abc"))
+    assert begun.wait(HANG)
+    for job in jobs[:2]:  # the one that is computed, and one that waits
+        scheduler.release(job)
+        assert len(job.items) == len(job.tokens) == 0
+    assert scheduler.held == (1, 1, 1)
+    go.set()
+    assert (await jobs[2].result)[:, 0].tolist() == [1]
+    scheduler.release(jobs[2])
+    scheduler.close()
 
 
 def submitted(scheduler: Scheduler, *jobs: Job) -> Sequence[Job]:
@@ -96,15 +98,8 @@ def length_of(items: Sequence[str], kind: Any) -> np.ndarray:
     return np.array([[len(item), hash(kind) % 7] for item in items], np.float32)
 
 
-def run(test: Any) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(HANG):
-            await test()
-
-    asyncio.run(bounded())
-
-
-def test_an_error_of_the_model_goes_to_those_of_its_step_and_the_next_one_is_computed() -> None:
+@bounded
+async def test_an_error_of_the_model_goes_to_those_of_its_step_and_the_next_one_is_computed() -> None:
     class PanicError(BaseException):
         """As those of libraries that are written in Rust."""
 
@@ -113,13 +108,10 @@ def test_an_error_of_the_model_goes_to_those_of_its_step_and_the_next_one_is_com
             raise PanicError("no memory")
         return length_of(items, kind)
 
-    async def test() -> None:
-        scheduler = Scheduler(fail, step_tokens=10, limit=NO_LIMIT)
-        bad, good = submitted(scheduler, Job(["a", "b"], [1, 1], "bad"), Job(["abc"], [1], "good"))
-        with pytest.raises(RuntimeError) as caught:
-            await bad.result
-        assert isinstance(caught.value.__cause__, PanicError)
-        assert (await good.result)[:, 0].tolist() == [3]
-        scheduler.close()
-
-    run(test)
+    scheduler = Scheduler(fail, step_tokens=10, limit=NO_LIMIT)
+    bad, good = submitted(scheduler, Job(["a", "b"], [1, 1], "bad"), Job(["abc"], [1], "good"))
+    with pytest.raises(RuntimeError) as caught:
+        await bad.result
+    assert isinstance(caught.value.__cause__, PanicError)
+    assert (await good.result)[:, 0].tolist() == [3]
+    scheduler.close()
