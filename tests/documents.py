@@ -25,6 +25,14 @@ _NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\n+\Z")
 _FENCE = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 
 
+def table_rows(page: Path, heading: str) -> list[list[str]]:
+    """The cells of the table under a first heading, that heading's row first."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {heading} |"))
+    rows = [line for line in lines[start:] if line.startswith("|") or not line]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in rows[: rows.index("")]]
+
+
 class Block(NamedTuple):
     language: str
     text: str

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,9 @@ def _of_pieces(name: str, special: Sequence[str], **more: Any) -> Callable[[], A
     return lambda: _class(name)(vocab=_unigram(special), **more)
 
 
-def _of_pairs(name: str, special: Sequence[str], make: Callable = _byte_pairs, **more: Any) -> Callable[[], Any]:
-    def made() -> Any:
-        vocabulary, merges = make(special)
-        return _class(name)(vocab=vocabulary, merges=merges, **more)
-
-    return made
+def _of_pairs(name: str, special: Sequence[str], *, make: Callable = _byte_pairs, **more: Any) -> Any:
+    vocabulary, merges = make(special)
+    return _class(name)(vocab=vocabulary, merges=merges, **more)
 
 
 def _class(name: str) -> Any:
@@ -80,56 +78,50 @@ def _class(name: str) -> Any:
     return getattr(transformers, name)
 
 
-def _of_file(
-    make: Callable, *, normalizer: Any, pre_tokenizer: Any, special: Sequence[str], **more: Any
-) -> Callable[[], Any]:
+def _of_file(make: Callable, *, normalizer: Any, pre_tokenizer: Any, special: Sequence[str], **more: Any) -> Any:
     """With the steps of a tokenizer.json alone, as PreTrainedTokenizerFast has them."""
-
-    def made() -> Any:
-        content = make(special)
-        if isinstance(content, tuple):
-            model: Any = models.BPE(*content, **more)
-        elif isinstance(content, dict):
-            model = models.WordPiece(content, unk_token=special[1])
-        else:
-            model = models.Unigram(content, 3)
-        backend = tokenizers.Tokenizer(model)
-        backend.normalizer, backend.pre_tokenizer, backend.decoder = normalizer, pre_tokenizer, decoders.ByteLevel()
-        backend.add_special_tokens(list(special))
-        rows = [(token, backend.token_to_id(token)) for token in (special[0], special[2])]
-        template = f"{special[0]} $A {special[2]}"
-        backend.post_processor = processors.TemplateProcessing(
-            single=template, pair=f"{template} $B:1 {special[2]}:1", special_tokens=rows
-        )
-        return _class("PreTrainedTokenizerFast")(tokenizer_object=backend)
-
-    return made
+    content = make(special)
+    if isinstance(content, tuple):
+        model: Any = models.BPE(*content, **more)
+    elif isinstance(content, dict):
+        model = models.WordPiece(content, unk_token=special[1])
+    else:
+        model = models.Unigram(content, 3)
+    backend = tokenizers.Tokenizer(model)
+    backend.normalizer, backend.pre_tokenizer, backend.decoder = normalizer, pre_tokenizer, decoders.ByteLevel()
+    backend.add_special_tokens(list(special))
+    rows = [(token, backend.token_to_id(token)) for token in (special[0], special[2])]
+    template = f"{special[0]} $A {special[2]}"
+    backend.post_processor = processors.TemplateProcessing(
+        single=template, pair=f"{template} $B:1 {special[2]}:1", special_tokens=rows
+    )
+    return _class("PreTrainedTokenizerFast")(tokenizer_object=backend)
 
 
 _TRIE = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
 # By model_type: the tokenizers that directories of it have.
 FAMILIES: Mapping[str, Sequence[Callable[[], Any]]] = {
-    "bert": [_of_words("BertTokenizer"), _of_file(_word_piece, normalizer=normalizers.BertNormalizer(lowercase=False), pre_tokenizer=pre_tokenizers.BertPreTokenizer(), special=_SPECIAL)],
+    "bert": [_of_words("BertTokenizer"), partial(_of_file, _word_piece, normalizer=normalizers.BertNormalizer(lowercase=False), pre_tokenizer=pre_tokenizers.BertPreTokenizer(), special=_SPECIAL)],
     "distilbert": [_of_words("DistilBertTokenizer")],
     "electra": [_of_words("BertTokenizer")],
     "nomic_bert": [_of_words("BertTokenizer")],
     "mpnet": [_of_words("MPNetTokenizer", ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>"])],
-    "roberta": [_of_pairs("RobertaTokenizer", _ROBERTA)],
-    "gpt2": [_of_pairs("GPT2Tokenizer", ["<|endoftext|>"])],
-    "qwen2": [_of_pairs("Qwen2Tokenizer", ["<|endoftext|>", "<|im_start|>"])],
-    "qwen3": [_of_pairs("Qwen2Tokenizer", ["<|endoftext|>", "<|im_start|>"])],
-    "modernbert": [_of_file(_byte_pairs, normalizer=normalizers.NFC(), pre_tokenizer=pre_tokenizers.ByteLevel(False), special=["[CLS]", "[UNK]", "[SEP]", "[PAD]", "[MASK]"])],
-    "eurobert": [_of_file(_byte_pairs, normalizer=None, pre_tokenizer=pre_tokenizers.ByteLevel(False), special=["<s>", "<unk>", "</s>"])],
+    "roberta": [partial(_of_pairs, "RobertaTokenizer", _ROBERTA)],
+    "gpt2": [partial(_of_pairs, "GPT2Tokenizer", ["<|endoftext|>"])],
+    "qwen2": [partial(_of_pairs, "Qwen2Tokenizer", ["<|endoftext|>", "<|im_start|>"])],
+    "qwen3": [partial(_of_pairs, "Qwen2Tokenizer", ["<|endoftext|>", "<|im_start|>"])],
+    "modernbert": [partial(_of_file, _byte_pairs, normalizer=normalizers.NFC(), pre_tokenizer=pre_tokenizers.ByteLevel(False), special=["[CLS]", "[UNK]", "[SEP]", "[PAD]", "[MASK]"])],
+    "eurobert": [partial(_of_file, _byte_pairs, normalizer=None, pre_tokenizer=pre_tokenizers.ByteLevel(False), special=["<s>", "<unk>", "</s>"])],
     "t5": [_of_pieces("T5Tokenizer", ["<pad>", "</s>", "<unk>", *(f"<extra_id_{x}>" for x in range(4))], extra_ids=4)],
     "mt5": [_of_pieces("T5Tokenizer", ["<pad>", "</s>", "<unk>"], extra_ids=0)],
-    "xlm-roberta": [_of_pieces("XLMRobertaTokenizer", ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]), _of_file(_unigram, normalizer=normalizers.NFKC(), pre_tokenizer=_TRIE, special=_ROBERTA)],
+    "xlm-roberta": [_of_pieces("XLMRobertaTokenizer", ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]), partial(_of_file, _unigram, normalizer=normalizers.NFKC(), pre_tokenizer=_TRIE, special=_ROBERTA)],
     "gte": [_of_pieces("XLMRobertaTokenizer", ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])],
     "camembert": [_of_pieces("CamembertTokenizer", ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>"])],
     "albert": [_of_pieces("AlbertTokenizer", ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"])],
-    "llama": [_of_pairs("LlamaTokenizer", ["<unk>", "<s>", "</s>"], _sentence_pairs), _of_file(_byte_pairs, normalizer=None, pre_tokenizer=pre_tokenizers.ByteLevel(False), special=["<s>", "<unk>", "</s>"])],
-    "mistral": [_of_pairs("LlamaTokenizer", ["<unk>", "<s>", "</s>"], _sentence_pairs)],
-    "gemma2": [_of_pairs("GemmaTokenizer", ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"], _sentence_pairs)],
-    "gemma3_text": [_of_pairs("GemmaTokenizer", ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"], _sentence_pairs)],
+    "llama": [partial(_of_pairs, "LlamaTokenizer", ["<unk>", "<s>", "</s>"], _sentence_pairs), partial(_of_file, _byte_pairs, normalizer=None, pre_tokenizer=pre_tokenizers.ByteLevel(False), special=["<s>", "<unk>", "</s>"])],
+    "mistral": [partial(_of_pairs, "LlamaTokenizer", ["<unk>", "<s>", "</s>"], _sentence_pairs)],
+    "gemma2": [partial(_of_pairs, "GemmaTokenizer", ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"], _sentence_pairs)],
+    "gemma3_text": [partial(_of_pairs, "GemmaTokenizer", ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"], _sentence_pairs)],
 }  # fmt: skip
 _FLAGS = (
     "do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space", "split_special_tokens", "keep_accents", "legacy",

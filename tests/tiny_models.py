@@ -108,10 +108,6 @@ def offers_a_choice(model: Any) -> bool:
     return model._can_set_attn_implementation()
 
 
-def has_sdpa(model: Any) -> bool:
-    return model._supports_sdpa
-
-
 def small(family: str) -> dict[str, float]:
     """Options that make a family small, whatever it calls them."""
     config = transformers.AutoConfig.for_model(family)
@@ -138,7 +134,7 @@ def oracle(model: torch.nn.Module) -> torch.nn.Module:
     """A copy in float64. Its attention is PyTorch's own where the family has no more than that: eager attention takes its
     softmax in float32, where the mask of float64 makes nan of a row that sees nothing."""
     exact = copy.deepcopy(model).double()
-    if has_sdpa(model):
+    if model._supports_sdpa:
         exact.set_attn_implementation("sdpa")
     return exact
 

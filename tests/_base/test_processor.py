@@ -34,7 +34,7 @@ CPU part\t: 0xd08
 """
 
 
-def test_linux_on_x86() -> None:
+def test_linux() -> None:
     assert from_cpuinfo(ZEN_4, "x86") == Processor(
         architecture="x86",
         vendor="AMD",
@@ -43,9 +43,6 @@ def test_linux_on_x86() -> None:
         name="AMD EPYC 9554 64-Core Processor",
         flags=frozenset({"fpu", "sse2", "avx2", "avx512f", "avx512_bf16"}),
     )
-
-
-def test_linux_on_arm() -> None:
     assert from_cpuinfo(GRAVITON_3, "arm") == Processor(
         architecture="arm",
         vendor="Arm",

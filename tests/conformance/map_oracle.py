@@ -7,7 +7,7 @@ Letters: B sequences, H query heads, Q queries, K keys.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import oracle
 import tolerance
@@ -72,12 +72,9 @@ def _top(dense: Dense, k: int) -> Tensor:
     return torch.nn.functional.pad(result, (0, k - result.shape[-1]))
 
 
-def _within(mask) -> Callable[[Dense], Tensor]:
-    def mass(dense: Dense) -> Tensor:
-        shown = mask.dense(_sizes(dense)) if not isinstance(mask, Tensor) else mask
-        return torch.where(shown, dense.weights, 0.0).sum(-1)
-
-    return mass
+def _within(mask, dense: Dense) -> Tensor:
+    shown = mask.dense(_sizes(dense)) if not isinstance(mask, Tensor) else mask
+    return torch.where(shown, dense.weights, 0.0).sum(-1)
 
 
 def _sizes(dense: Dense):
@@ -102,12 +99,9 @@ def pooled(weights: Tensor, rows: list[int], columns: list[int], pooling: str) -
     return cells
 
 
-def _pool(pooling: str) -> Callable[[Dense], Tensor]:
-    def pool(dense: Dense) -> Tensor:
-        queries, keys = dense.weights.shape[2:]
-        return pooled(dense.weights, edges(5, queries), edges(7, keys), pooling)
-
-    return pool
+def _pool(pooling: str, dense: Dense) -> Tensor:
+    queries, keys = dense.weights.shape[2:]
+    return pooled(dense.weights, edges(5, queries), edges(7, keys), pooling)
 
 
 def _diagonal_sums(dense: Dense) -> Tensor:
@@ -162,7 +156,7 @@ STATISTICS = {
         of_map=lambda m: m.sink().learned,
         of_dense=lambda x: torch.zeros_like(x.lse) if x.sinks is None else (x.sinks[:, None].to(x.lse) - x.lse).exp(),
     ),
-    "mass": Statistic(of_map=lambda m: m.mass(WINDOW), of_dense=_within(WINDOW)),
+    "mass": Statistic(of_map=lambda m: m.mass(WINDOW), of_dense=partial(_within, WINDOW)),
     "received": Statistic(of_map=lambda m: m.received(), of_dense=lambda x: x.weights.sum(-2)),
     "received, last": Statistic(of_map=lambda m: m.received(last=9), of_dense=lambda x: x.weights[:, :, -9:].sum(-2)),
     "received, weighed": Statistic(
@@ -170,8 +164,8 @@ STATISTICS = {
         of_dense=lambda x: (x.weights * _row_weights(x.weights.shape[2]).to(x.weights.dtype)[:, None]).sum(-2),
     ),
     "sums of diagonals": Statistic(of_map=lambda m: m.diagonal_sums(), of_dense=_diagonal_sums),
-    "pool, mass": Statistic(of_map=lambda m: m.pool(5, 7).weights, of_dense=_pool("sum")),
-    "pool, max": Statistic(of_map=lambda m: m.pool(5, 7, pooling="max").weights, of_dense=_pool("max")),
+    "pool, mass": Statistic(of_map=lambda m: m.pool(5, 7).weights, of_dense=partial(_pool, "sum")),
+    "pool, max": Statistic(of_map=lambda m: m.pool(5, 7, pooling="max").weights, of_dense=partial(_pool, "max")),
     "between": Statistic(of_map=lambda m: m.between(_spans(m.shape[-2]), _spans(m.shape[-1])), of_dense=_between),
 }
 

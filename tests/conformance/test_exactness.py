@@ -148,11 +148,7 @@ def _operands(name: str, inputs: str, dtype: str, seed: int) -> dict[str, Tensor
 
 def build_of(name: str) -> Callable[[dict[str, Tensor]], dict]:
     case = CASES[name]
-
-    def build(x: dict[str, Tensor]) -> dict:
-        return {"query": x["query"], "key": x["key"], "value": x["value"], **case.options, **case.build(x)}
-
-    return build
+    return lambda x: {"query": x["query"], "key": x["key"], "value": x["value"], **case.options, **case.build(x)}
 
 
 @cache

@@ -23,14 +23,16 @@ SETTINGS = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 
+# A map has no dropout.
+CALLS = dense_calls().map(lambda call: (call[0], {name: x for name, x in call[1].items() if name != "dropout"}))
+
 
 @pytest.mark.gate(only=lambda map_engine: map_engine.startswith("cpu"))
 @pytest.mark.slow
 @SETTINGS
-@given(call=dense_calls())
+@given(call=CALLS)
 def test_any_map_is_exact(map_engine: str, call: tuple[dict[str, Tensor], dict]) -> None:
     operands, options = call
-    options = {name: x for name, x in options.items() if name != "dropout"}
     made = {name: operands[name] for name in ("query", "key")}
     case = map_oracle.Case.of({**made, **options}, {**oracle.to_float64(made), **options})
     m = AttentionMap(**oracle.on_device({**made, **options}), impl=map_engine)
@@ -40,10 +42,9 @@ def test_any_map_is_exact(map_engine: str, call: tuple[dict[str, Tensor], dict])
 
 @pytest.mark.stress
 @SETTINGS
-@given(call=dense_calls())
+@given(call=CALLS)
 def test_any_map_has_its_largest_weights_where_it_says(map_engine: str, call: tuple[dict[str, Tensor], dict]) -> None:
     operands, options = call
-    options = {name: x for name, x in options.items() if name != "dropout"}
     m = AttentionMap(operands["query"], operands["key"], **options, impl=map_engine)
     seen = Dense.of(map_oracle.lowered(operands["query"], operands["key"], **options)).seen
     weights, positions = m.topk(4)
@@ -57,10 +58,9 @@ def test_any_map_has_its_largest_weights_where_it_says(map_engine: str, call: tu
 
 @pytest.mark.stress
 @SETTINGS
-@given(call=dense_calls(), is_warm=st.booleans())
+@given(call=CALLS, is_warm=st.booleans())
 def test_any_part_of_a_map_is_that_part(map_engine: str, call: tuple[dict[str, Tensor], dict], is_warm: bool) -> None:
     operands, options = call
-    options = {name: x for name, x in options.items() if name != "dropout"}
     m = AttentionMap(operands["query"], operands["key"], **options, impl=map_engine)
     dense, diagonal = m.to_dense(), m.diagonal(-1)
     if not is_warm:

@@ -6,9 +6,10 @@ Letters: B sequences, H query heads, G key/value heads, Q queries, K keys.
 import map_oracle
 import pytest
 import torch
+from drawn import draw_rows
 from torch import Tensor
 
-from uwaga import Causal, Documents, KeyLengths, Ragged, Window
+from uwaga import Causal, Documents, KeyLengths, Window
 from uwaga.maps.map import AttentionMap
 
 pytestmark = pytest.mark.gate(only=lambda map_engine="cpu": map_engine.startswith("cpu"))
@@ -160,11 +161,6 @@ def test_a_map_that_is_told_its_lse_has_the_same_weights(map_engine: str, name: 
     assert torch.equal(told.lse, m.lse)
 
 
-def _ragged(heads: int, seed: int) -> Ragged:
-    generator = torch.Generator().manual_seed(seed)
-    return Ragged.from_list([torch.randn(n, heads, 16, generator=generator) for n in LENGTHS])
-
-
 _OF_QUERIES = {
     "lse": lambda m: m.lse,
     "entropy": lambda m: m.entropy(),
@@ -190,7 +186,7 @@ _OF_CELLS = {
 
 @pytest.mark.parametrize("name", MASKS)
 def test_a_ragged_map_is_each_sequence_alone(map_engine: str, name: str) -> None:
-    query, key = _ragged(4, 0), _ragged(2, 1)
+    query, key = draw_rows(LENGTHS, 4, 16), draw_rows(LENGTHS, 2, 16, seed=1)
     sinks = torch.tensor([0.0, 1.0, 2.0, -1.0])
     m = AttentionMap(query, key, mask=MASKS[name], sinks=sinks, impl=map_engine)
     assert m.shape == (5, 4, None, None)
@@ -206,7 +202,10 @@ def test_a_ragged_map_is_each_sequence_alone(map_engine: str, name: str) -> None
 
 
 def test_a_sequence_of_a_ragged_map_knows_what_the_map_knows(map_engine: str) -> None:
-    warm, cold = (AttentionMap(_ragged(4, 0), _ragged(2, 1), mask=Causal(), impl=map_engine) for _ in range(2))
+    warm, cold = (
+        AttentionMap(draw_rows(LENGTHS, 4, 16), draw_rows(LENGTHS, 2, 16, seed=1), mask=Causal(), impl=map_engine)
+        for _ in range(2)
+    )
     assert torch.equal(warm.lse.to_list()[3].T, cold[3].lse)
     assert torch.equal(warm[3].to_dense(), cold[3].to_dense())
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy
 import pytest
 import torch
+from drawn import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -21,28 +22,24 @@ SHAPE = (2, 4, 9, 13)
 LENGTHS = [9, 0, 3]
 
 
-def _random(*shape: int, seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def _attention(engine: str, seed: int = 0) -> AttentionMap:
-    operands = _random(2, 4, 9, 8, seed=seed), _random(2, 2, 13, 8, seed=seed + 1)
+    operands = draw(2, 4, 9, 8, seed=seed), draw(2, 2, 13, 8, seed=seed + 1)
     return AttentionMap(*operands, mask=Causal() & Window(8, None), impl=engine)
 
 
 def _ragged(engine: str, seed: int = 0) -> AttentionMap:
-    batch = Ragged.from_list([_random(n, 4, 8, seed=seed + n) for n in LENGTHS])
+    batch = Ragged.from_list([draw(n, 4, 8, seed=seed + n) for n in LENGTHS])
     return AttentionMap(batch, batch, mask=Causal(), impl=engine)
 
 
 KINDS: dict[str, Callable[[str], WeightMap]] = {
     "attention": _attention,
     "attention, five dimensions": lambda engine: AttentionMap(
-        _random(2, 3, 4, 9, 8, seed=0), _random(2, 3, 2, 13, 8, seed=1), mask=Causal(), impl=engine
+        draw(2, 3, 4, 9, 8, seed=0), draw(2, 3, 2, 13, 8, seed=1), mask=Causal(), impl=engine
     ),
-    "attention, one head": lambda engine: AttentionMap(_random(9, 8, seed=0), _random(13, 8, seed=1), impl=engine),
+    "attention, one head": lambda engine: AttentionMap(draw(9, 8, seed=0), draw(13, 8, seed=1), impl=engine),
     "difference": lambda engine: DifferenceMap(_attention(engine), _attention(engine, seed=5)),
-    "scaled": lambda engine: ScaledMap(_attention(engine), _random(2, 4, 13, seed=7)),
+    "scaled": lambda engine: ScaledMap(_attention(engine), draw(2, 4, 13, seed=7)),
     "words": lambda engine: WordMap(_attention(engine), [(0, 2), (2, 3), (3, 9)], [(0, 1), (1, 5), (5, 6), (6, 13)]),
 }
 INDICES = {
@@ -152,7 +149,7 @@ POSITIONS = st.one_of(
 @given(i=POSITIONS, j=POSITIONS)
 @settings(max_examples=100)
 def test_any_two_indices_make_an_outer_product(i: object, j: object) -> None:
-    x = _random(1, 2, 9, 4, seed=3)
+    x = draw(1, 2, 9, 4, seed=3)
     m = AttentionMap(x, x)
     assert torch.equal(m[..., i, j], _expected(m.to_dense(), (..., i, j)))
 
@@ -160,7 +157,7 @@ def test_any_two_indices_make_an_outer_product(i: object, j: object) -> None:
 RAGGED_KINDS: dict[str, Callable[[str], WeightMap]] = {
     "attention": _ragged,
     "difference": lambda engine: DifferenceMap(_ragged(engine), _ragged(engine, seed=3)),
-    "scaled": lambda engine: ScaledMap(_ragged(engine), Ragged.from_list([_random(n, 4, seed=n) for n in LENGTHS])),
+    "scaled": lambda engine: ScaledMap(_ragged(engine), Ragged.from_list([draw(n, 4, seed=n) for n in LENGTHS])),
     "words": lambda engine: WordMap(_ragged(engine), [[(0, 4), (4, 9)], [], [(0, 1), (1, 3)]]),
 }
 

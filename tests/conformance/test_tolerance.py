@@ -46,21 +46,12 @@ def test_an_engine_is_as_exact_with_a_perfect_peer(cpu: str, case: tuple[str, st
 Weights = Callable[[Tensor], Tensor]
 
 
-def _computed(scale: float = 1.0, weights: Weights = lambda s: s.softmax(-1)) -> Callable:
-    def run(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
-        scores = query @ key.mT * (scale * query.shape[-1] ** -0.5)
-        return weights(scores) @ value, scores.logsumexp(-1)
-
-    return run
-
-
-def _half_weights(scores: Tensor) -> Tensor:
-    return scores.softmax(-1).half().to(scores.dtype)
-
-
-def _half_scores(scores: Tensor) -> Tensor:
-    return scores.half().to(scores.dtype).softmax(-1)
+def _computed(
+    query: Tensor, key: Tensor, value: Tensor, *, scale: float = 1.0, weights: Weights = lambda s: s.softmax(-1)
+) -> tuple[Tensor, Tensor]:
+    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
+    scores = query @ key.mT * (scale * query.shape[-1] ** -0.5)
+    return weights(scores) @ value, scores.logsumexp(-1)
 
 
 def _coarse_exp(scores: Tensor) -> Tensor:
@@ -75,12 +66,12 @@ def _one_key_less(scores: Tensor) -> Tensor:
 
 
 MISTAKES = {
-    "weights in float16": _computed(weights=_half_weights),
-    "scores in float16": _computed(weights=_half_scores),
-    "exp of 1e-5": _computed(weights=_coarse_exp),
-    "a key less": _computed(weights=_one_key_less),
-    "scale of 1e-4 more": _computed(scale=1 + 1e-4),
-    "scale of 1e-5 more": _computed(scale=1 + 1e-5),
+    "weights in float16": partial(_computed, weights=lambda s: s.softmax(-1).half().to(s.dtype)),
+    "scores in float16": partial(_computed, weights=lambda s: s.half().to(s.dtype).softmax(-1)),
+    "exp of 1e-5": partial(_computed, weights=_coarse_exp),
+    "a key less": partial(_computed, weights=_one_key_less),
+    "scale of 1e-4 more": partial(_computed, scale=1 + 1e-4),
+    "scale of 1e-5 more": partial(_computed, scale=1 + 1e-5),
 }
 
 
@@ -90,6 +81,6 @@ def test_a_small_mistake_is_found_and_no_mistake_is_not(mistake: str | None, nam
     case = (name, "random", "float32", True)
     (operands,), build = exactness.draws_of(*case[:3]), exactness.build_of(name)
     exact, plains = exactness.exact_and_plain(*case)
-    result = oracle.measure(MISTAKES.get(mistake, _computed()), oracle.to_float64(operands), build)
+    result = oracle.measure(MISTAKES.get(mistake, _computed), oracle.to_float64(operands), build)
     with pytest.raises(AssertionError, match=r"^output: error .*, allowed") if mistake else nullcontext():
         oracle.assert_as_exact([result], exact, plains, partial(exactness.derived_of, *case))

@@ -13,6 +13,7 @@ import map_oracle
 import oracle
 import pytest
 import torch
+from drawn import draw
 from processors import pretend_cuda
 from torch import Tensor
 
@@ -35,10 +36,6 @@ from uwaga.ops.mask_program import Dense as DenseMask
 pytest.importorskip("triton", reason="Triton is not installed")
 
 
-def _randn(*sizes: int, seed: int = 0) -> Tensor:
-    return torch.randn(sizes, generator=torch.Generator().manual_seed(seed))
-
-
 def _bits(*sizes: int) -> Tensor:
     return torch.rand(sizes, generator=torch.Generator().manual_seed(3)) < 0.4
 
@@ -48,26 +45,26 @@ CASES: dict[str, tuple[tuple[int, ...], torch.dtype, dict]] = {
     "two tiles of rows and of keys": (
         (1, 2, 1, 66, 70, 5),
         torch.float32,
-        {"mask": Causal(), "sinks": _randn(2), "softcap": 3.0, "bias": AlibiBias(torch.rand(2)), "scale": 0.7},
+        {"mask": Causal(), "sinks": draw(2), "softcap": 3.0, "bias": AlibiBias(torch.rand(2)), "scale": 0.7},
     ),
     "more queries than keys": ((1, 1, 1, 20, 9, 3), torch.float32, {"mask": Causal() & Window(4, None)}),
     "32 x 32 tiles": ((1, 1, 1, 33, 40, 33), torch.float32, {}),
     "starts per row, a row without keys": (
         (2, 1, 1, 6, 70, 4),
         torch.bfloat16,
-        {"mask": Causal(start=torch.tensor([-4, 66])), "bias": RelativeBias(_randn(8, 1), max_distance=16, start=1)},
+        {"mask": Causal(start=torch.tensor([-4, 66])), "bias": RelativeBias(draw(8, 1), max_distance=16, start=1)},
     ),
     "lengths or bits": (
         (2, 2, 2, 9, 20, 8),
         torch.bfloat16,
-        {"mask": KeyLengths(torch.tensor([0, 15])) | _bits(1, 2, 9, 20), "sinks": _randn(2)},
+        {"mask": KeyLengths(torch.tensor([0, 15])) | _bits(1, 2, 9, 20), "sinks": draw(2)},
     ),
     "documents and a bias that hides": (
         (1, 2, 2, 12, 30, 4),
         torch.float16,
         {
             "mask": Documents(torch.tensor([0] * 10 + [1] * 20)) & _bits(12, 30),
-            "bias": _randn(1, 2, 12, 30).half().masked_fill(_bits(12, 30), -torch.inf),
+            "bias": draw(1, 2, 12, 30).half().masked_fill(_bits(12, 30), -torch.inf),
         },
     ),
 }  # fmt: skip
@@ -75,7 +72,7 @@ CASES: dict[str, tuple[tuple[int, ...], torch.dtype, dict]] = {
 
 def _operands(name: str) -> dict:
     (B, H, G, Q, K, D), dtype, options = CASES[name]
-    return {"query": _randn(B, H, Q, D).to(dtype), "key": _randn(B, G, K, D, seed=1).to(dtype), **options}
+    return {"query": draw(B, H, Q, D).to(dtype), "key": draw(B, G, K, D, seed=1).to(dtype), **options}
 
 
 def _tensors_to_float64(operands: dict) -> dict:
@@ -97,7 +94,7 @@ def test_statistics_are_as_exact_as_twice_the_usual(name: str) -> None:
 
 def _ragged(lengths: list[int], heads: int, seed: int) -> Ragged:
     offsets = torch.tensor([0, *lengths]).cumsum(0)
-    return Ragged(_randn(int(offsets[-1]), heads, 6, seed=seed), offsets)
+    return Ragged(draw(int(offsets[-1]), heads, 6, seed=seed), offsets)
 
 
 def test_a_ragged_map_is_its_sequences() -> None:
@@ -106,8 +103,8 @@ def test_a_ragged_map_is_its_sequences() -> None:
     query_ids = torch.randint(0, 2, (22,), generator=torch.Generator().manual_seed(1))
     options = {
         "mask": Causal() & KeyLengths(torch.tensor([5, 1, 30, 0])) | Documents(ids, query_ids=query_ids),
-        "bias": RelativeBias(_randn(8, 2), max_distance=16),
-        "sinks": _randn(2),
+        "bias": RelativeBias(draw(8, 2), max_distance=16),
+        "sinks": draw(2),
     }
     maps = [AttentionMap(query, key, **options, impl=impl) for impl in ("triton", "reference")]
     for m in maps:
@@ -134,7 +131,7 @@ def test_a_ragged_map_is_its_sequences() -> None:
 
 
 def test_what_hidden_keys_hold_is_not_felt_and_a_visible_nan_is_nan() -> None:
-    query, key = _randn(1, 1, 40, 4), _randn(1, 1, 40, 4, seed=1)
+    query, key = draw(1, 1, 40, 4), draw(1, 1, 40, 4, seed=1)
     spoilt = key.index_fill(2, torch.tensor(30), torch.nan)
     clean, dirty = (AttentionMap(query, x, mask=Causal(), impl="triton") for x in (key, spoilt))
     for m in (clean, dirty):
@@ -158,13 +155,13 @@ def test_what_hidden_keys_hold_is_not_felt_and_a_visible_nan_is_nan() -> None:
 
 
 def test_equal_weights_are_in_the_order_of_their_keys() -> None:
-    m = AttentionMap(torch.zeros(3, 2), _randn(70, 2), impl="triton")
+    m = AttentionMap(torch.zeros(3, 2), draw(70, 2), impl="triton")
     assert m.topk(5).positions.tolist() == [[0, 1, 2, 3, 4]] * 3
     assert m.pool(1, [0, 2, 70], pooling="max").positions.tolist() == [[[0, 0], [0, 2]]]
 
 
 def test_entries_have_their_bits_in_whatever_rectangle_and_gradients_of_their_definition() -> None:
-    query, key = _randn(1, 4, 20, 4), _randn(1, 2, 30, 4, seed=1)
+    query, key = draw(1, 4, 20, 4), draw(1, 2, 30, 4, seed=1)
     read, dense = (AttentionMap(query, key, mask=Causal(), impl="triton") for _ in range(2))
     whole = dense.to_dense()
     # Triton's interpreter multiplies by NumPy, whose BLAS has other bits for other shapes on some processors.
@@ -182,14 +179,14 @@ def test_entries_have_their_bits_in_whatever_rectangle_and_gradients_of_their_de
 
 def test_empty_calls() -> None:
     for B, Q, K in ((0, 3, 4), (2, 0, 4), (2, 3, 0)):
-        maps = [AttentionMap(_randn(B, 2, Q, 4), _randn(B, 2, K, 4), impl=impl) for impl in ("triton", "reference")]
+        maps = [AttentionMap(draw(B, 2, Q, 4), draw(B, 2, K, 4), impl=impl) for impl in ("triton", "reference")]
         for of in (lambda m: m.lse, lambda m: m.topk(2).positions, lambda m: m.received(), lambda m: m.to_dense()):
             assert torch.equal(*map(of, maps))
         assert torch.equal(*(m.pool(2, 2).weights for m in maps))
 
 
 def test_attend_takes_the_output_from_the_engine_of_attention() -> None:
-    q, k, v = _randn(1, 2, 9, 4), _randn(1, 2, 9, 4, seed=1), _randn(1, 2, 9, 4, seed=2)
+    q, k, v = draw(1, 2, 9, 4), draw(1, 2, 9, 4, seed=1), draw(1, 2, 9, 4, seed=2)
     output = attend(q, k, v, mask=Causal(), impl="triton", entropy=True)
     assert torch.equal(output.output, attention(q, k, v, mask=Causal()))
     torch.testing.assert_close(output.map.entropy(), AttentionMap(q, k, mask=Causal()).entropy())

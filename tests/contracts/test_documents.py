@@ -20,6 +20,7 @@ from documents import (
     examples,
     name_of,
     run_examples,
+    table_rows,
     uwaga_arguments,
 )
 from PIL import Image
@@ -28,20 +29,6 @@ from typer.main import get_command
 import uwaga
 from uwaga._base import env
 from uwaga.cli import app
-
-
-def rows(document: Path, heading: str) -> list[list[str]]:
-    """The rows of the table under the given first heading, as lists of cells."""
-    lines = iter(document.read_text(encoding="utf-8").splitlines())
-    next(line for line in lines if line.startswith(f"| {heading} |"))
-    next(lines)
-    results = []
-    for line in lines:
-        if not line.startswith("|"):
-            break
-        results.append([cell.strip() for cell in line.strip("|").split(" | ")])
-    return results
-
 
 # Pages whose examples take seconds, and read models in ways that other pages do too: `pytest tests/contracts/test_documents.py` runs them.
 NIGHTLY = {
@@ -129,7 +116,11 @@ def names_for_forms() -> dict[str, object]:
     }  # fmt: skip
 
 
-FORMS = [call for _, calls in rows(ROOT / "docs/reference/forms.md", "form") for call in re.findall(r"`(.*?)`", calls)]
+FORMS = [
+    call
+    for _, calls in table_rows(ROOT / "docs/reference/forms.md", "form")[2:]
+    for call in re.findall(r"`(.*?)`", calls)
+]
 
 
 @pytest.mark.parametrize("call", FORMS)
@@ -143,12 +134,15 @@ def test_every_form_runs(call: str) -> None:
 
 
 def test_variables_are_those_of_the_code() -> None:
-    table = {name.strip("`"): meaning for name, meaning in rows(ROOT / "docs/reference/command-line.md", "variable")}
-    assert table == env.VARIABLES
+    documented = table_rows(ROOT / "docs/reference/command-line.md", "variable")[2:]
+    meanings = {name.strip("`"): meaning for name, meaning in documented}
+    assert meanings == env.VARIABLES
 
 
 def test_commands_are_those_of_the_code() -> None:
-    documented = [command.strip("`") for command, _ in rows(ROOT / "docs/reference/command-line.md", "command")]
+    documented = [
+        command.strip("`") for command, _ in table_rows(ROOT / "docs/reference/command-line.md", "command")[2:]
+    ]
     assert sorted(documented) == sorted(f"uwaga {name}" for name in get_command(app).commands)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from drawn import draw
 from engines import needs_native
 from torch import Tensor
 from torch._C import DisableTorchFunctionSubclass
@@ -30,11 +31,7 @@ pytestmark = [
 SDPA = F.scaled_dot_product_attention
 
 
-def _x(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-Q, K, V, MASK = _x(2, 4, 5, 8), _x(2, 4, 7, 8, seed=1), _x(2, 4, 7, 6, seed=2), _x(5, 7, seed=3)
+Q, K, V, MASK = draw(2, 4, 5, 8), draw(2, 4, 7, 8, seed=1), draw(2, 4, 7, 6, seed=2), draw(5, 7, seed=3)
 
 
 def patched(call: Callable[[], Tensor]) -> tuple[Tensor, bool]:
@@ -68,7 +65,7 @@ SERVED = {
     "plain": lambda: F.scaled_dot_product_attention(Q, K, V),
     "causal, upper left": lambda: F.scaled_dot_product_attention(Q, K, V, is_causal=True),
     "bool mask": lambda: F.scaled_dot_product_attention(Q, K, V, attn_mask=MASK.tril().bool()),
-    "float mask": lambda: F.scaled_dot_product_attention(Q, K, V, _x(2, 1, 5, 7)),
+    "float mask": lambda: F.scaled_dot_product_attention(Q, K, V, draw(2, 1, 5, 7)),
     "scale": lambda: F.scaled_dot_product_attention(Q, K, V, scale=0.3),
     "grouped": lambda: F.scaled_dot_product_attention(Q, K[:, :2], V[:, :2], enable_gqa=True),
     "one key head, by broadcasting": lambda: F.scaled_dot_product_attention(Q, K[:1, :1], V[:1, :1]),
@@ -183,7 +180,10 @@ SUBCLASSES = {
     "causal, upper left": lambda: F.scaled_dot_product_attention(Q, K, V, bias.causal_upper_left(5, 7)),
     "causal, lower right": lambda: F.scaled_dot_product_attention(Q, K, V, bias.causal_lower_right(5, 7)),
     "jagged nested tensors": lambda: F.scaled_dot_product_attention(
-        *(torch.nested.nested_tensor([_x(5, 4, 8), _x(3, 4, 8)], layout=torch.jagged).transpose(1, 2) for _ in range(3))
+        *(
+            torch.nested.nested_tensor([draw(5, 4, 8), draw(3, 4, 8)], layout=torch.jagged).transpose(1, 2)
+            for _ in range(3)
+        )
     ).values(),
     "a subclass that listens": lambda: F.scaled_dot_product_attention(Q.as_subclass(_Overriding), K, V),
     "a subclass that calls": lambda: F.scaled_dot_product_attention(Q, K.as_subclass(_Calling), V),

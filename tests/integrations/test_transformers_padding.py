@@ -4,7 +4,7 @@ Letters: B batch, N tokens of a sequence.
 """
 
 import copy
-from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -32,14 +32,10 @@ def mask_of(side: str) -> Tensor:
     return (positions < lengths if side == "right" else positions >= LENGTH - lengths).long()
 
 
-def states(ids: Tensor, mask: Tensor, **more: Tensor) -> Callable[[nn.Module], Tensor]:
+@torch.no_grad()
+def states(ids: Tensor, mask: Tensor, model: nn.Module, **more: Tensor) -> Tensor:
     """The last states of the real tokens."""
-
-    def run(model: nn.Module) -> Tensor:
-        with torch.no_grad():
-            return model(input_ids=ids, attention_mask=mask, **more)[0][mask.bool()]
-
-    return run
+    return model(input_ids=ids, attention_mask=mask, **more)[0][mask.bool()]
 
 
 def counted(model: nn.Module) -> list[int]:
@@ -73,7 +69,7 @@ def test_layers_that_do_not_say_whether_they_are_causal() -> None:
     def run(model: nn.Module) -> Tensor:
         if model.dtype == torch.float64:  # it has no attention but this, whose mask of float64 serves whole batches
             model.set_attn_implementation("eager")
-        return states(ids, mask)(model)
+        return states(ids, mask, model)
 
     exact = copy.deepcopy(model).double()
     tiny.agrees(model, run, lambda: run(exact))
@@ -132,7 +128,7 @@ def test_padding_anywhere(hole: tuple[int, int]) -> None:
     model = tiny.make("bert", tiny.ENCODERS["bert"], AutoModel)
     mask = mask_of("right")
     mask[hole] = 0
-    tiny.agrees(model, states(tiny.tokens(BATCH, LENGTH), mask))
+    tiny.agrees(model, partial(states, tiny.tokens(BATCH, LENGTH), mask))
 
 
 def test_a_sequence_of_padding_alone_gives_finite_states() -> None:
@@ -141,7 +137,7 @@ def test_a_sequence_of_padding_alone_gives_finite_states() -> None:
     mask = mask_of("right")
     mask[1] = 0
     ids = tiny.tokens(BATCH, LENGTH)
-    tiny.agrees(model, states(ids, mask))
+    tiny.agrees(model, partial(states, ids, mask))
     model.set_attn_implementation("uwaga")
     with torch.no_grad():
         assert model(ids, attention_mask=mask).last_hidden_state.isfinite().all()
@@ -162,7 +158,7 @@ def test_layers_between_attentions_see_no_padding(family: str, packed: bool, sid
     model.set_attn_implementation("uwaga")
     assert not packed or pack_linear(model)
     rows, mask = counted(model), mask_of(side)
-    states(tiny.tokens(BATCH, LENGTH), mask)(model)
+    states(tiny.tokens(BATCH, LENGTH), mask, model)
     if family in tiny.DECODERS:
         mask[:, -1] = 1
     whole, tokens = BATCH * LENGTH, int(mask.sum())
@@ -215,7 +211,7 @@ def test_the_states_of_every_layer(family: str) -> None:
 def test_half_precision() -> None:
     """Against float64 as everywhere; the same model, rounded first."""
     model = tiny.make("bert", tiny.ENCODERS["bert"], AutoModel).to(torch.bfloat16)
-    tiny.agrees(model, states(tiny.tokens(BATCH, LENGTH), mask_of("right")))
+    tiny.agrees(model, partial(states, tiny.tokens(BATCH, LENGTH), mask_of("right")))
 
 
 def test_autocast() -> None:
@@ -225,9 +221,9 @@ def test_autocast() -> None:
 
     def run(model: nn.Module) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
-            return states(ids, mask)(model)
+            return states(ids, mask, model)
 
-    tiny.agrees(model, run, lambda: states(ids, mask)(oracle), stored=torch.bfloat16)
+    tiny.agrees(model, run, lambda: states(ids, mask, oracle), stored=torch.bfloat16)
 
 
 def test_masks_of_the_caller() -> None:
@@ -267,7 +263,7 @@ def test_dropout_in_training_is_that_of_the_seed() -> None:
     quiet = copy.deepcopy(model)
     model.train()
     ids, mask = tiny.tokens(BATCH, LENGTH), mask_of("right")
-    run = states(ids, mask)
+    run = partial(states, ids, mask)
     first, again, other = (torch.manual_seed(seed) and run(model) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from drawn import draw
 from torch import Tensor
 
 from uwaga.integrations.transformers.packed_states import PackedStates, Packing, plain
@@ -16,15 +17,11 @@ TOKENS = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [0, 1, 1, 0]]).bool()
 B, N, D, T = 3, 4, 6, 6
 
 
-def values(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def states(packing: Packing | None = None, seed: int = 0) -> PackedStates:
-    return PackedStates.of(packing or Packing.of(TOKENS), values(T, D, seed=seed))
+    return PackedStates.of(packing or Packing.of(TOKENS), draw(T, D, seed=seed))
 
 
-WEIGHT, POSITIONS, SCALE = values(5, D, seed=1), values(1, N, D, seed=2), values(D, seed=3)
+WEIGHT, POSITIONS, SCALE = draw(5, D, seed=1), draw(1, N, D, seed=2), draw(D, seed=3)
 
 # Operations after which the states are still without padding.
 STAY: dict[str, Callable[[Tensor], Tensor]] = {

@@ -100,13 +100,23 @@ BY_LAYER_TYPE = {
 }
 
 
+# All types have the same reader of rope_scaling, each with a base of its own.
+_OF_ROPE = [*product(["llama"], FLAT), *product(sorted({*_ROTARY} - {"llama", *_BY_LAYER_TYPE}), ["alone"])]
+
+
 @pytest.mark.parametrize(
-    ("name", "case"),
-    [*product(["llama"], FLAT), *product(sorted({*_ROTARY} - {"llama", *_BY_LAYER_TYPE}), ["alone"])],
+    ("name", "changes"),
+    [
+        *[pytest.param(name, FLAT[case], id=f"{name}-{case}") for name, case in _OF_ROPE],
+        ("distilbert", {"num_hidden_layers": 3, "hidden_size": 24}),
+        ("modernbert", {"sliding_window": 2}),
+        ("gemma3_text", {"layer_types": None, "_sliding_window_pattern": 2}),
+        ("gemma3_text", {"layer_types": None, "sliding_window_pattern": 2}),
+        ("gemma3_text", {"hidden_act": "relu"}),
+    ],
 )
-def test_rope_scaling_replaces_rope_parameters(name: str, case: str, make: Callable) -> None:
-    """All types have the same reader, each with a base of its own."""
-    assert compared(name, make(name), FLAT[case]) == ("computed", "")
+def test_of_two_keys_the_one_that_transformers_reads_counts(name: str, changes: dict, make: Callable) -> None:
+    assert compared(name, make(name), changes) == ("computed", "")
 
 
 @pytest.mark.filterwarnings("ignore:.*unknown keys, which have no effect")
@@ -195,17 +205,3 @@ def test_second_names_are_those_of_transformers() -> None:
     for model_type in sorted({*transformers.CONFIG_MAPPING} & {*model_types()}):
         here = family_of(model_type, "").second_names
         assert here == transformers.CONFIG_MAPPING[model_type].attribute_map, model_type
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("distilbert", {"num_hidden_layers": 3, "hidden_size": 24}),
-        ("modernbert", {"sliding_window": 2}),
-        ("gemma3_text", {"layer_types": None, "_sliding_window_pattern": 2}),
-        ("gemma3_text", {"layer_types": None, "sliding_window_pattern": 2}),
-        ("gemma3_text", {"hidden_act": "relu"}),
-    ],
-)
-def test_of_two_keys_the_one_that_transformers_reads_counts(name: str, changes: dict, make: Callable) -> None:
-    assert compared(name, make(name), changes) == ("computed", "")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from documents import table_rows
 
 from uwaga.models import Config, Transformer, config, families
 
@@ -21,16 +22,8 @@ _KINDS = {
 }
 
 
-def _rows(page: Path, heading: str) -> list[list[str]]:
-    """The cells of the table under a first heading, that heading's row first."""
-    lines = page.read_text(encoding="utf-8").splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {heading} |"))
-    table = [line for line in lines[start:] if line.startswith("|") or not line]
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[: table.index("")]]
-
-
 def test_the_model_types_are_those_that_load() -> None:
-    documented = {row[0].strip("`"): row[1] for row in _rows(_TYPES, "model type")[2:]}
+    documented = {row[0].strip("`"): row[1] for row in table_rows(_TYPES, "model type")[2:]}
     made = {kind: config(kind) for kind in families.model_types()}
     kinds = {
         kind: "both" if spec.has_both else "decoder" if spec.is_causal else "encoder" for kind, spec in made.items()
@@ -48,7 +41,7 @@ def test_the_settings_are_those_of_the_tables() -> None:
 @pytest.mark.parametrize("kind", _KINDS)
 def test_the_names_of_a_layer_are_those_of_its_table(kind: str) -> None:
     model_type, theirs, ours = _KINDS[kind]
-    heading, _, *rows = _rows(_NAMES, "uwaga")
+    heading, _, *rows = table_rows(_NAMES, "uwaga")
     column = heading.index(kind)
     documented = {row[0].strip("`"): row[column].strip("`") for row in rows}
     made = config(model_type)

@@ -7,16 +7,12 @@ from copy import deepcopy
 
 import pytest
 import torch
+from drawn import draw
 from torch import nn
 
 import uwaga
 from uwaga import Causal, Ragged
 from uwaga.nn import MultiHeadAttention
-
-
-def _x(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
 
 TORCH = {
     "self": {},
@@ -33,7 +29,7 @@ def test_torchs_weights_give_torchs_numbers(name: str, batch_first: bool, assert
     if peer.in_proj_bias is not None:  # torch starts with zeros, which would not show
         nn.init.normal_(peer.in_proj_bias)
         nn.init.normal_(peer.out_proj.bias)
-    inputs = [_x(2, 5, 12), _x(2, 7, peer.kdim, seed=1), _x(2, 7, peer.vdim, seed=2)]
+    inputs = [draw(2, 5, 12), draw(2, 7, peer.kdim, seed=1), draw(2, 7, peer.vdim, seed=2)]
 
     def run(module: nn.MultiheadAttention, *inputs: torch.Tensor) -> torch.Tensor:
         if batch_first:
@@ -56,7 +52,7 @@ def test_torchs_weights_are_copied_with_mode_dtype_and_dropout() -> None:
 
 def test_each_head_is_attention_over_its_own_slice_of_the_weights() -> None:
     layer = MultiHeadAttention(10, 4, num_kv_heads=2, d_k=3, d_v=5, bias=False, dtype=torch.float64)
-    x, y = _x(5, 10, dtype=torch.float64), _x(7, 10, seed=1, dtype=torch.float64)
+    x, y = draw(5, 10, dtype=torch.float64), draw(7, 10, seed=1, dtype=torch.float64)
     expected = []
     for head in range(4):
         shared = head // 2  # two query heads read one key head
@@ -69,15 +65,15 @@ def test_each_head_is_attention_over_its_own_slice_of_the_weights() -> None:
 
 def test_inputs_may_be_three_tensors_of_three_widths_or_fewer() -> None:
     layer = MultiHeadAttention(12, 3, query_dim=5, key_dim=6, value_dim=7, output_dim=2)
-    assert layer(_x(2, 4, 5), _x(2, 9, 6), _x(2, 9, 7)).shape == (2, 4, 2)
-    layer, x, y = MultiHeadAttention(12, 3), _x(2, 4, 12), _x(2, 6, 12, seed=1)
+    assert layer(draw(2, 4, 5), draw(2, 9, 6), draw(2, 9, 7)).shape == (2, 4, 2)
+    layer, x, y = MultiHeadAttention(12, 3), draw(2, 4, 12), draw(2, 6, 12, seed=1)
     assert torch.equal(layer(x), layer(x, x, x))
     assert torch.equal(layer(x, y), layer(x, y, y))
 
 
 def test_packed_rows_attend_to_packed_rows_of_other_lengths() -> None:
     layer = MultiHeadAttention(12, 4, dtype=torch.float64)
-    queries, keys = ([_x(n, 12, seed=n, dtype=torch.float64) for n in lengths] for lengths in ((3, 1), (2, 6)))
+    queries, keys = ([draw(n, 12, seed=n, dtype=torch.float64) for n in lengths] for lengths in ((3, 1), (2, 6)))
     packed = layer(Ragged.from_list(queries), Ragged.from_list(keys)).to_list()
     for value, x, y in zip(packed, queries, keys, strict=True):
         torch.testing.assert_close(value, layer(x, y))
@@ -85,7 +81,7 @@ def test_packed_rows_attend_to_packed_rows_of_other_lengths() -> None:
 
 def test_options_reach_the_operation() -> None:
     layer = MultiHeadAttention(12, 3, scale=0.7, softcap=2.0, bias=False)
-    x, sinks, scores = _x(5, 12), _x(3, seed=1), _x(3, 5, 5, seed=2)
+    x, sinks, scores = draw(5, 12), draw(3, seed=1), draw(3, 5, 5, seed=2)
     heads = layer.project(x, x, x)
     mixed = uwaga.attention(*heads, mask=Causal(), bias=scores, scale=0.7, softcap=2.0, sinks=sinks)
     expected = layer.output(mixed.transpose(0, 1).flatten(1))
@@ -96,7 +92,7 @@ def test_torchs_zero_key_is_a_sink_of_zero(assert_as_exact) -> None:
     """What the error message promises."""
     torch.manual_seed(1)
     peer = nn.MultiheadAttention(8, 2, add_zero_attn=True)
-    x = _x(5, 8)
+    x = draw(5, 8)
     exact = deepcopy(peer).double()
     without = nn.MultiheadAttention(8, 2)
     without.load_state_dict(peer.state_dict())
@@ -112,7 +108,7 @@ def _max_logit(layer: MultiHeadAttention, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("heads", [{}, {"num_kv_heads": 2}, {"num_kv_heads": 1}, {"scale": 1.0, "bias": False}])
 def test_qk_clip_scales_logits_above_the_threshold_down_to_it(heads: dict) -> None:
     torch.manual_seed(0)
-    layer, x = MultiHeadAttention(16, 4, dtype=torch.float64, **heads), _x(3, 9, 16, dtype=torch.float64)
+    layer, x = MultiHeadAttention(16, 4, dtype=torch.float64, **heads), draw(3, 9, 16, dtype=torch.float64)
     before = _max_logit(layer, x)
     threshold = float(before.amax(0).sort().values[1:3].mean())  # between two heads
     keys = deepcopy(layer.key.weight)
@@ -125,7 +121,7 @@ def test_qk_clip_scales_logits_above_the_threshold_down_to_it(heads: dict) -> No
 
 
 def test_qk_clip_changes_nothing_below_the_threshold_nor_by_what_is_not_finite() -> None:
-    layer, x = MultiHeadAttention(16, 4, num_kv_heads=2), _x(3, 9, 16)
+    layer, x = MultiHeadAttention(16, 4, num_kv_heads=2), draw(3, 9, 16)
     before = deepcopy(layer.state_dict())
     assert layer.qk_clip(_max_logit(layer, x), 100.0).tolist() == [1, 1, 1, 1]
     assert layer.qk_clip(torch.full((2, 4), -torch.inf), 1e-9).tolist() == [1, 1, 1, 1]

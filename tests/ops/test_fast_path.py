@@ -9,6 +9,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from drawn import draw
 from engines import needs_native
 
 from uwaga import Causal, KeyLengths, Ragged, Window, attention
@@ -18,25 +19,21 @@ from uwaga.ops.attention import fast_path
 pytestmark = needs_native
 
 
-def _x(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
 def _dense(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
-    return _x(2, 4, 9, 8, dtype=dtype), _x(2, 2, 11, 8, seed=1, dtype=dtype), _x(2, 2, 11, 5, seed=2, dtype=dtype)
+    return draw(2, 4, 9, 8, dtype=dtype), draw(2, 2, 11, 8, seed=1, dtype=dtype), draw(2, 2, 11, 5, seed=2, dtype=dtype)
 
 
 def _ragged(rows: int = 3) -> tuple[Ragged, ...]:
     queries, keys = torch.tensor([0, 3, 3, 9])[: rows + 1], torch.tensor([0, 4, 6, 11])[: rows + 1]
     n, m = int(queries[-1]), int(keys[-1])
-    return Ragged(_x(n, 4, 8), queries), Ragged(_x(m, 2, 8, seed=1), keys), Ragged(_x(m, 2, 5, seed=2), keys)
+    return Ragged(draw(n, 4, 8), queries), Ragged(draw(m, 2, 8, seed=1), keys), Ragged(draw(m, 2, 5, seed=2), keys)
 
 
 OPERANDS = {
     "dense": _dense,
     "bfloat16": lambda: _dense(torch.bfloat16),
-    "heads inside tokens": lambda: tuple(_x(2, 7, 4, 8, seed=n).transpose(1, 2) for n in range(3)),
-    "no rows": lambda: (_x(2, 4, 0, 8), *_dense()[1:]),
+    "heads inside tokens": lambda: tuple(draw(2, 7, 4, 8, seed=n).transpose(1, 2) for n in range(3)),
+    "no rows": lambda: (draw(2, 4, 0, 8), *_dense()[1:]),
     "ragged": _ragged,
     "no tokens": lambda: _ragged(rows=0),
 }
@@ -67,7 +64,7 @@ def _everything(operands: tuple, options: dict) -> list[torch.Tensor]:
         results = [_values(attention(*wrapped, **options))]
     else:
         results = [_values(x) for x in attention_and_lse(*wrapped, **options)]
-    weights = [_x(*x.shape, seed=5).to(x.dtype) for x in results]
+    weights = [draw(*x.shape, seed=5).to(x.dtype) for x in results]
     finite = [torch.where(x.isfinite(), x, 0.0) for x in results]
     grads = torch.autograd.grad(finite, leaves, weights)
     torch.manual_seed(7)
@@ -120,7 +117,7 @@ def test_hooks_see_the_saved_tensors_and_may_move_them(operands) -> None:
 def test_the_sizes_of_one_call_are_not_those_of_another() -> None:
     mask = Causal(start=0)
     for queries, keys in ((3, 5), (70, 70), (1, 130)):
-        q, k, v = _x(1, 2, queries, 8), _x(1, 2, keys, 8, seed=1), _x(1, 2, keys, 8, seed=2)
+        q, k, v = draw(1, 2, queries, 8), draw(1, 2, keys, 8, seed=1), draw(1, 2, keys, 8, seed=2)
         assert torch.allclose(attention(q, k, v, mask=mask), attention(q, k, v, mask=mask, impl="reference"), atol=1e-5)
 
 
@@ -149,6 +146,6 @@ def test_negative_views_are_read_as_what_they_mean(mask: KeyLengths | None) -> N
             *torch.autograd.grad(attention_and_lse(q, k, v, mask=mask).lse, (q, k), grad[..., 0]),
         ]
 
-    x = torch.complex(_x(2, 4, 9, 8), _x(2, 4, 9, 8, seed=1)).conj().imag
+    x = torch.complex(draw(2, 4, 9, 8), draw(2, 4, 9, 8, seed=1)).conj().imag
     assert x.is_neg()
     assert all(map(torch.equal, all_of(x), all_of(x.clone())))

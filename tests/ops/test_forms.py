@@ -6,6 +6,7 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 import numpy as np
 import pytest
 import torch
+from drawn import draw
 from tolerance import assert_as_exact, once
 
 from uwaga import Causal, Ragged, Window, attention, explain
@@ -18,21 +19,17 @@ def impl(request: pytest.FixtureRequest) -> str | None:
     return request.param
 
 
-def _x(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def test_ragged_without_heads_and_without_rows(impl: str | None) -> None:
-    batch = Ragged(_x(5, 4), torch.tensor([0, 2, 5]))
+    batch = Ragged(draw(5, 4), torch.tensor([0, 2, 5]))
     out = attention(batch, batch, batch, impl=impl)
     torch.testing.assert_close(out.values[:2], attention(*[batch.values[:2]] * 3, impl=impl))
-    none = Ragged(_x(0, 2, 4), torch.tensor([0]))
+    none = Ragged(draw(0, 2, 4), torch.tensor([0]))
     assert attention(none, none, none, impl=impl).values.shape == (0, 2, 4)
 
 
 @pytest.mark.parametrize("leading", [(), (3,), (2, 3), (2, 2, 3)])
 def test_any_leading_dimensions(impl: str | None, leading: tuple[int, ...]) -> None:
-    x = _x(*leading, 5, 4)
+    x = draw(*leading, 5, 4)
     out, lse = attention_and_lse(x, x, x, impl=impl)
     assert out.shape == x.shape
     assert lse.shape == x.shape[:-1]
@@ -41,7 +38,7 @@ def test_any_leading_dimensions(impl: str | None, leading: tuple[int, ...]) -> N
 
 
 def test_a_row_without_keys(impl: str | None) -> None:
-    x = _x(2, 3, 4)
+    x = draw(2, 3, 4)
     out, lse = attention_and_lse(x, x[:, :0], x[:, :0], impl=impl)
     assert torch.equal(out, torch.zeros(2, 3, 4))
     assert torch.equal(lse, torch.full((2, 3), -torch.inf))
@@ -55,19 +52,19 @@ def test_a_row_without_keys(impl: str | None) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 0, 5, 4), (2, 3, 5, 0)], ids=["no heads", "no value width"])
 def test_nothing_to_compute(shape: tuple[int, ...], impl: str | None) -> None:
-    query, key = _x(*shape[:3], 4), _x(2, 3, 5, 4)
+    query, key = draw(*shape[:3], 4), draw(2, 3, 5, 4)
     assert attention(query, key, key[..., : shape[3]], impl=impl).shape == shape
 
 
 def test_numbers_beyond_float32_and_widths_beyond_the_kernels_are_not_lost() -> None:
-    for x, options in ((_x(3, 4), {"softcap": 1e-50}), (_x(3, 4), {"scale": 1e39}), (_x(2, 70_000), {})):
+    for x, options in ((draw(3, 4), {"softcap": 1e-50}), (draw(3, 4), {"scale": 1e39}), (draw(2, 70_000), {})):
         assert explain(x, x, x, **options).engine != "cpu"
         result, expected = (attention(x, x, x, **options, impl=impl) for impl in (None, "reference"))
         torch.testing.assert_close(result, expected, equal_nan=True)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    x = _x(2, 5, 4)
+    x = draw(2, 5, 4)
     output = attention(x, x, x, mask=Window(np.int64(2), 0, start=np.int32(1)), scale=np.float32(0.5))
     assert torch.equal(output, attention(x, x, x, mask=Window(2, 0, start=1), scale=0.5))
 
@@ -79,7 +76,7 @@ def test_without_softmax_half_precision_is_as_exact_as_two_products_and_so_are_b
 ) -> None:
     """Beside q (k^T v) by PyTorch's products in that dtype; query heads share keys."""
     # Small, since second derivatives of larger ones exceed float16.
-    operands = [(0.1 * _x(2, heads, 70, 16, seed=n)).to(dtype) for n, heads in enumerate((4, 2, 2))]
+    operands = [(0.1 * draw(2, heads, 70, 16, seed=n)).to(dtype) for n, heads in enumerate((4, 2, 2))]
 
     def derivatives(compute: torch.dtype, by_products: bool) -> list[torch.Tensor]:
         q, k, v = (x.to(compute).requires_grad_() for x in operands)
@@ -98,7 +95,7 @@ def test_without_softmax_half_precision_is_as_exact_as_two_products_and_so_are_b
 
 
 def test_without_softmax_a_row_of_bfloat16_has_the_same_bits_in_any_batch() -> None:
-    q, k, v = (_x(3, 2, 200, 32, seed=n).bfloat16() for n in range(3))
+    q, k, v = (draw(3, 2, 200, 32, seed=n).bfloat16() for n in range(3))
     for mask in (None, Causal()):
         whole = attention(q, k, v, normalize=None, mask=mask)
         for b in range(3):
@@ -110,7 +107,7 @@ def test_without_softmax_a_row_of_bfloat16_has_the_same_bits_in_any_batch() -> N
 @pytest.mark.parametrize("scale", [1.0, -0.5])
 def test_without_softmax_bfloat16_has_the_same_bits_wherever_queries_lie(keys: int, scale: float) -> None:
     """Queries that lie at whole words are read in place, others are packed first."""
-    q, k, v = (_x(2, n, 32, seed=n).bfloat16() for n in (70, keys, keys))
+    q, k, v = (draw(2, n, 32, seed=n).bfloat16() for n in (70, keys, keys))
     wide = torch.zeros(2, 70, 33, dtype=torch.bfloat16)
     wide[..., 1:] = q
     options = {"normalize": None, "scale": scale}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from drawn import draw
 from engines import needs_native
 from torch import Tensor
 
@@ -22,17 +23,17 @@ pytestmark = needs_native
 Call = tuple[Tensor | Ragged, Tensor | Ragged, Tensor | Ragged]
 
 
-def _x(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def _dense(keys: int = 7) -> Call:
-    return _x(2, 4, 5, 8), _x(2, 2, keys, 8, seed=1), _x(2, 2, keys, 6, seed=2)
+    return draw(2, 4, 5, 8), draw(2, 2, keys, 8, seed=1), draw(2, 2, keys, 6, seed=2)
 
 
 def _ragged() -> Call:
     offsets = torch.tensor([0, 3, 10])
-    return Ragged(_x(10, 4, 8), offsets), Ragged(_x(10, 2, 8, seed=1), offsets), Ragged(_x(10, 2, 6, seed=2), offsets)
+    return (
+        Ragged(draw(10, 4, 8), offsets),
+        Ragged(draw(10, 2, 8, seed=1), offsets),
+        Ragged(draw(10, 2, 6, seed=2), offsets),
+    )
 
 
 # What makes a mask of a tensor, that tensor, and another one that may be written over it.
@@ -45,10 +46,10 @@ DENSE = {
         torch.tensor([[2, 1, 0, 2, 1, 0, 2], [1, 1, 1, 1, 1, 1, 1]]),
     ),
     "the last ids": (Documents, torch.tensor([0, 0, 0, 1, 1, 2, 2]), torch.tensor([2, 1, 0, 2, 1, 0, 2])),
-    "bits": (lambda bits: DenseMask(bits=bits), _x(2, 1, 5, 7, seed=3) > 0, _x(2, 1, 5, 7, seed=4) > 0),
+    "bits": (lambda bits: DenseMask(bits=bits), draw(2, 1, 5, 7, seed=3) > 0, draw(2, 1, 5, 7, seed=4) > 0),
     "starts": (lambda start: Causal(start=start), torch.tensor([0, 2]), torch.tensor([1, -3])),
     "both": (lambda lengths: Causal() & KeyLengths(lengths), torch.tensor([3, 7]), torch.tensor([7, 2])),
-    "either": (lambda bits: Window(0, 0) | bits, _x(2, 1, 5, 7, seed=3) > 0, _x(2, 1, 5, 7, seed=4) > 0),
+    "either": (lambda bits: Window(0, 0) | bits, draw(2, 1, 5, 7, seed=3) > 0, draw(2, 1, 5, 7, seed=4) > 0),
 }
 RAGGED = {
     "lengths": (KeyLengths, torch.tensor([3, 5]), torch.tensor([0, 7])),

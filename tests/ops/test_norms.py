@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from drawn import draw
 from engines import needs_native
 from torch import Tensor
 from torch.nn import functional
@@ -13,14 +14,10 @@ KINDS = ["layer", "rms"]
 EPS = 1e-5
 
 
-def _draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def _operands(count: int, width: int, kind: str, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """x, added, weight and, of a layer norm, bias."""
     shapes = [(count, width), (count, width), (width,), (width,)][: 4 if kind == "layer" else 3]
-    return [_draw(*shape, seed=n).to(dtype) for n, shape in enumerate(shapes)]
+    return [draw(*shape, seed=n).to(dtype) for n, shape in enumerate(shapes)]
 
 
 def _run(
@@ -42,7 +39,7 @@ def _torch(kind: str, x: Tensor, added: Tensor, weight: Tensor, bias: Tensor | N
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [(70, 33), (5, 1000)], ids=str)
 def test_values_and_gradients_are_as_exact_as_pytorchs(size: tuple[int, int], dtype: torch.dtype, kind: str) -> None:
-    operands, grads = _operands(*size, kind, dtype), [_draw(*size, seed=n).to(dtype) for n in (7, 8)]
+    operands, grads = _operands(*size, kind, dtype), [draw(*size, seed=n).to(dtype) for n in (7, 8)]
 
     def all_of(run, dtype: torch.dtype) -> list[Tensor]:
         leaves = [x.to(dtype).requires_grad_() for x in operands]
@@ -66,7 +63,7 @@ def test_a_row_has_the_same_bits_in_any_batch(dtype: torch.dtype, kind: str) -> 
     recorded = _run(kind, *leaves)
     assert torch.equal(recorded[0], output)
     assert torch.equal(recorded[1], total)
-    grad = _draw(300, 96, seed=9).to(dtype)
+    grad = draw(300, 96, seed=9).to(dtype)
     first = torch.autograd.grad(recorded[0], leaves, grad)
     for rows in (slice(0, 1), slice(17, 19), slice(255, 300)):
         alone = _run(kind, x[rows], added[rows], *weights)
@@ -101,7 +98,7 @@ def test_gradients_of_gradients(kind: str) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0), (2, 0, 4), (2, 3, 4), (4,)], ids=str)
 def test_any_shape(shape: tuple[int, ...]) -> None:
-    x, weight = _draw(*shape).requires_grad_(), torch.ones(shape[-1])
+    x, weight = draw(*shape).requires_grad_(), torch.ones(shape[-1])
     if shape[-1] == 0:
         assert residual_norm(x, x, kind="rms", weight=weight, eps=EPS).output.shape == shape
         return
@@ -152,8 +149,8 @@ def test_dropout_in_the_same_pass(kind: str) -> None:
 @pytest.mark.parametrize("has_types", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_norm_of_a_sum_of_embeddings(dtype: torch.dtype, has_types: bool) -> None:
-    words, places, kinds = (_draw(n, 48, seed=n).to(dtype) for n in (50, 20, 2))
-    weight, bias = (_draw(48, seed=n).to(dtype) for n in (3, 4))
+    words, places, kinds = (draw(n, 48, seed=n).to(dtype) for n in (50, 20, 2))
+    weight, bias = (draw(48, seed=n).to(dtype) for n in (3, 4))
     ids, at, kind = (torch.arange(300) * 7 % n for n in (50, 20, 2))
 
     def run(*tables: Tensor, ids: Tensor = ids, at: Tensor = at) -> Tensor:
