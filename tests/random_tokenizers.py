@@ -118,10 +118,10 @@ FAMILIES: Mapping[str, Sequence[Callable[[], Any]]] = {
     "gte": [_of_pieces("XLMRobertaTokenizer", ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])],
     "camembert": [_of_pieces("CamembertTokenizer", ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>"])],
     "albert": [_of_pieces("AlbertTokenizer", ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"])],
-    "llama": [partial(_of_pairs, "LlamaTokenizer", ["<unk>", "<s>", "</s>"], _sentence_pairs), partial(_of_file, _byte_pairs, normalizer=None, pre_tokenizer=pre_tokenizers.ByteLevel(False), special=["<s>", "<unk>", "</s>"])],
-    "mistral": [partial(_of_pairs, "LlamaTokenizer", ["<unk>", "<s>", "</s>"], _sentence_pairs)],
-    "gemma2": [partial(_of_pairs, "GemmaTokenizer", ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"], _sentence_pairs)],
-    "gemma3_text": [partial(_of_pairs, "GemmaTokenizer", ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"], _sentence_pairs)],
+    "llama": [partial(_of_pairs, "LlamaTokenizer", ["<unk>", "<s>", "</s>"], make=_sentence_pairs), partial(_of_file, _byte_pairs, normalizer=None, pre_tokenizer=pre_tokenizers.ByteLevel(False), special=["<s>", "<unk>", "</s>"])],
+    "mistral": [partial(_of_pairs, "LlamaTokenizer", ["<unk>", "<s>", "</s>"], make=_sentence_pairs)],
+    "gemma2": [partial(_of_pairs, "GemmaTokenizer", ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"], make=_sentence_pairs)],
+    "gemma3_text": [partial(_of_pairs, "GemmaTokenizer", ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"], make=_sentence_pairs)],
 }  # fmt: skip
 _FLAGS = (
     "do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space", "split_special_tokens", "keep_accents", "legacy",
