@@ -46,6 +46,7 @@ def test_the_text_is_what_is_in_the_file(before: str, packed: bool, tmp_path: Pa
         ("ä\nöü".encode() + b"\xc3(", "2: is not UTF-8: byte 0xc3 at byte 5"),
         (b"one\ntwo\n\x80\n", "3: is not UTF-8: byte 0x80 at byte 1"),
         (b"one\ntwo \xe6\x9d", "2: is not UTF-8: byte 0xe6 at byte 5"),
+        (b"\xef\xbb", "1: is not UTF-8: byte 0xef at byte 1"),
     ],
 )
 def test_what_is_no_utf8_is_named_by_line_and_byte(written: bytes, place: str, tmp_path: Path) -> None:

@@ -239,6 +239,7 @@ class FileChunks:
                     is_empty = False
                     yield text
         if is_empty:
+            deque(lines(self._path), maxlen=0)  # the decoder drops a part of a byte-order mark, which is not UTF-8
             raise DataError(f"{self._path}: is empty")
 
 
