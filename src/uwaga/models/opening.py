@@ -192,7 +192,7 @@ def _read_module(folder: Path, dtype: "torch.dtype | None", part: Part, describe
     from uwaga.models.checkpoints import transformers_directories
 
     file, found = folder / "config.json", transformers_directories.weights_of(folder, described)
-    with transformers_directories.reading(folder), transformers_directories.bounded(file, found):
+    with transformers_directories.reading(folder), transformers_directories.bounded(file, described, found):
         maker = None if part == "whole" else _maker(file, described, is_classifier=part == "classifier")
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         maker = maker or _class_of(transformers, config, described)

@@ -27,9 +27,9 @@ _LOCK = threading.Lock()
 # The level and progress bars of transformers' logging, as each thread that reads found them.
 _BEFORE: list[tuple[int, bool]] = []
 # transformers makes lists and patterns of layers in addition to the model, and two names of each class, even for a tokenizer alone. No whole number of
-# config.json may be larger than the first (vocabularies have up to 262,400 tokens), or than one for so many bytes of weights, up to the third: a published
+# config.json may be larger than the first (vocabularies have up to 262,400 tokens), or than one for so many weights, up to the third: a published
 # model has hundreds of weights for each unit of a length or a base. No published classifier has more classes.
-_SURE, _BYTES_EACH, _LARGEST, _MOST_LABELS = 300_000, 128, 1 << 24, 1 << 16
+_SURE, _NUMBERS_EACH, _LARGEST, _MOST_LABELS = 300_000, 64, 1 << 24, 1 << 16
 # A model has a module, a weight or a buffer at most so many times for each weight that is stored, which may be several in one, and so
 # many more. The same holds for numbers in weights and buffers: masks and tables of positions are in no file.
 _MORE, _BESIDE, _MOST_NUMBERS = 8, 1 << 8, 1 << 26
@@ -67,7 +67,7 @@ def reading(folder: Path) -> Iterator[None]:
     """
     import transformers
 
-    _check_numbers(folder)
+    _check_folder(folder)
     logging = transformers.utils.logging
     with _LOCK:
         _BEFORE.append((logging.get_verbosity(), logging.is_progress_bar_enabled()))
@@ -91,14 +91,16 @@ def reading(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def bounded(path: Path, weights: weight_files.Weights) -> Iterator[None]:
+def bounded(path: Path, described: object, weights: weight_files.Weights) -> Iterator[None]:
     """Give a context in which this thread cannot build a model with far more or larger weights than the files have.
 
     Numbers in config.json may ask for any size, but weights that are in no file would be missing. path: config.json, for messages.
+    described: its content.
 
-    Raises CheckpointError: a number makes more weights.
+    Raises CheckpointError: a number is larger than any model of so many weights has, or makes more weights.
     """
     elements = [math.prod(x.shape) for x in weights.stored.values()]
+    _check_numbers(path, described, sum(elements), f"{sum(elements)} numbers")
     with _LOCK:
         if not _HOOKS:  # for good: to remove them while another thread builds a model would break its loop over them
             _HOOKS.append(register_module_parameter_registration_hook(_count))
@@ -124,15 +126,21 @@ def _count(_module: nn.Module, _name: str, made: object) -> None:
         raise CheckpointError(_building.stored)
 
 
-def _check_numbers(folder: Path) -> None:
-    path = folder / "config.json"
+def _check_folder(folder: Path) -> None:
+    """Raise CheckpointError if config.json has a number that is too large for weights of these bytes, two or more for each."""
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file())
-    largest = min(_LARGEST, max(_SURE, size // _BYTES_EACH)) if size else _LARGEST
-    for key, number in _numbers(untrusted.read_json(path, missing_ok=True)):
+    path = folder / "config.json"
+    described = untrusted.read_json(path, missing_ok=True)
+    _check_numbers(path, described, size // 2 if size else _LARGEST * _NUMBERS_EACH, f"{size} bytes")
+
+
+def _check_numbers(path: Path, described: object, stored: int, shown: str) -> None:
+    largest = min(_LARGEST, max(_SURE, stored // _NUMBERS_EACH))
+    for key, number in _numbers(described):
         limit = _MOST_LABELS if key == "num_labels" else largest
         if number > limit:
             rule = f"{printable(key)} is {number}, more than the limit of {limit}"
-            raise CheckpointError(f"{path}: {rule} for weights of {size} bytes")
+            raise CheckpointError(f"{path}: {rule} for weights of {shown}")
 
 
 def _numbers(described: object, key: str = "") -> Iterator[tuple[str, int]]:

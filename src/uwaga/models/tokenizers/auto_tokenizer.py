@@ -96,9 +96,7 @@ class Kind(NamedTuple):
     steps: Callable[[Settings], Mapping[str, Any]]
     post_processor: Callable[[Settings, Backend], Any] | None = None
     extras: Callable[[Settings, Sequence[Token] | None], Sequence[Token]] = lambda s, tokens: tokens or ()
-    is_file_first: bool = (
-        False  # the post-processor of tokenizer.json, where it has one, counts more than `post_processor`
-    )
+    is_file_first: bool = False  # a post-processor of tokenizer.json counts more than `post_processor`
     resets_special: bool = False  # special tokens are added once more, without options
 
 
