@@ -92,7 +92,7 @@ lock:
 		pyproject.toml .ci/requirements.in --output-file constraints.txt
 
 bench: setup
-	uwaga bench
+	python benchmarks/engines.py
 
 # What needs npm is apart: `make front-types workflows`.
 lint: $(VENV)/installed

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 from harness import Report, options, parse
+from timing import Side, compare
 from torch import Tensor, nn
 
 import uwaga
-from uwaga.cli.timing import Side, compare
 from uwaga.models import load
 
 HEADINGS = ("model", "type", "heads", "tokens", "side", "ms a head", "of hooks", "farthest from hooks")

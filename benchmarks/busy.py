@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from encode import corpus_options, documents, model_folder
 from harness import Report, parse
+from timing import Comparison
 
 import uwaga
 from uwaga._base import env
-from uwaga.cli.timing import Comparison
 
 HEADINGS = ("work", "neighbours", "ratio", "default ms", "passive ms", "worst default ms", "worst passive ms", "rounds")
 POLICIES: dict[str, dict[str, str]] = {"default": {}, "passive": {"OMP_WAIT_POLICY": "passive"}}
@@ -94,7 +94,7 @@ def other_process(name: str, policy: dict[str, str], chosen: argparse.Namespace)
 
 
 def measure(sides: Mapping[str, Callable[[], float]], seconds: float) -> Comparison:
-    """Compare both sides as uwaga.cli.timing.compare does, by the clocks of the processes."""
+    """Compare both sides as timing.compare does, by the clocks of the processes."""
     samples: dict[str, list[float]] = {at: [] for at in sides}
     order, end = list(sides), perf_counter() + seconds
     for ask in sides.values():

@@ -5,9 +5,8 @@ Only visible pairs are counted as work. --backward measures forward and backward
 
 from functools import partial
 
+from cases import backward, forward
 from harness import options, parse, run_grid
-
-from uwaga.cli.cases import backward, forward
 
 if __name__ == "__main__":
     parser = options(__doc__)

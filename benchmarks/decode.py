@@ -5,10 +5,9 @@ reads and writes every byte, and counts both. Both treat the bytes as float32, w
 """
 
 import torch
+from cases import OURS, THEIRS, decode
 from harness import DTYPES, Report, options, parse
-
-from uwaga.cli.cases import OURS, THEIRS, decode
-from uwaga.cli.timing import Side, compare
+from timing import Side, compare
 
 HEADINGS = ("H", "keys", "D", "type", "ratio", "of reading", "torch", "of copying", "torch", "uwaga ms", "torch ms",
             "GB/s", "torch", "sum", "copy")  # fmt: skip

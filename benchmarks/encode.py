@@ -32,10 +32,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from harness import DTYPES, Report, options, parse, some_of
+from timing import compare
 from torch import nn
 
 from uwaga import TextEncoder
-from uwaga.cli.timing import compare
 from uwaga.nn import MultiHeadAttention
 
 ROOM = 256  # tokens of a text, special ones included, where sentence-transformers cuts

@@ -20,11 +20,11 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
+from cases import OURS, THEIRS, Case
+from timing import Comparison, compare
 
 import uwaga
 from uwaga._base import native, processor
-from uwaga.cli.cases import OURS, THEIRS, Case
-from uwaga.cli.timing import Comparison, compare
 
 HEADS = 12  # H; B*H of the grid is a multiple
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -4,11 +4,11 @@ The yardstick is PyTorch's Q (K^T V) by hand, which is the whole form; PyTorch h
 """
 
 import torch
+from cases import OURS, THEIRS
 from harness import DTYPES, Report, options, parse
+from timing import compare
 
 import uwaga
-from uwaga.cli.cases import OURS, THEIRS
-from uwaga.cli.timing import compare
 
 HEADINGS = ("N", "D", "type", "form", "uwaga s", "Q (K^T V) s", "ratio", "GFLOP/s")
 

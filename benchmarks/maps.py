@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import torch
 from harness import DTYPES, Report, options, parse
+from timing import Side, compare
 
 import uwaga
-from uwaga.cli.timing import Side, compare
 
 FORWARD = "forward"
 HEADINGS = ("statistic", "map", "B*H", "N", "D", "type", "of forward", "ms", "forward ms")

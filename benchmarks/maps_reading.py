@@ -6,9 +6,9 @@ causal mask shows the most.
 
 import torch
 from harness import DTYPES, Report, options, parse
+from timing import compare
 
 import uwaga
-from uwaga.cli.timing import compare
 
 HEADINGS = ("reading", "map", "H", "N", "D", "type", "ms", "weights", "us per 1000 weights")
 

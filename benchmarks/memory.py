@@ -8,9 +8,8 @@ import argparse
 import sys
 
 import torch
+from cases import OURS, THEIRS, backward, forward
 from harness import DTYPES, Report, in_a_process, options, parse, peak
-
-from uwaga.cli.cases import OURS, THEIRS, backward, forward
 
 HEADINGS = ("pass", "side", "H", "N", "D", "type", "results MiB", "beyond MiB", "per thread / (N*E) bytes", "s")
 PASSES = {"forward": forward, "with backward": backward}

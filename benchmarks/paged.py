@@ -5,9 +5,9 @@ Keys lie in blocks in random order. The benchmark checks that both sides have th
 
 import torch
 from harness import DTYPES, Report, options, parse
+from timing import compare
 
 import uwaga
-from uwaga.cli.timing import compare
 from uwaga.maps import request_signals
 
 HEADINGS = (

@@ -4,10 +4,9 @@ Document lengths are spread like those of a real collection (see document_length
 only: the pairs inside documents.
 """
 
+from cases import OURS, THEIRS, document_lengths, ragged, wasted
 from harness import DTYPES, Report, options, parse
-
-from uwaga.cli.cases import OURS, THEIRS, document_lengths, ragged, wasted
-from uwaga.cli.timing import compare
+from timing import compare
 
 HEADINGS = ("documents", "H", "D", "type", "waste", "padded/ragged", "ragged/alone", "ragged ms", "alone ms",
             "padded ms", "useful GFLOP/s", "alone", "padded", "of peak")  # fmt: skip

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from encode import _WORDS, PROCESSOR_TIME, clock, documents
 from harness import DTYPES, Report, options, parse
+from timing import compare
 
 from uwaga import Reranker
-from uwaga.cli.timing import compare
 from uwaga.models import Transformer, config, save
 
 HEADINGS = (

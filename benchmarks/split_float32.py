@@ -7,9 +7,9 @@ benchmark times. It does not time the splitting, so that `float32 / six` is the 
 
 import torch
 from harness import Report, options, parse
+from timing import compare
 
 import uwaga
-from uwaga.cli.timing import compare
 
 HEADINGS = ("rows", "depth", "columns", "float32 ms", "six ms", "float32 / six", "error float32", "error six")
 SHAPES = (

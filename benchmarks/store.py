@@ -25,9 +25,9 @@ from time import perf_counter
 
 import torch
 from harness import Report, options, parse
+from timing import Side, compare
 
 from uwaga import SoftDatabase
-from uwaga.cli.timing import Side, compare
 
 HEADINGS = ("question", "rows", "D", "uwaga ms", "beside", "ms", "ratio", "GB/s", "GFLOP/s", "of peak")
 TOP = 10

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from harness import Report, options, parse, some_of
+from timing import compare
 from torch import Tensor, nn
 
-from uwaga.cli.timing import compare
 from uwaga.train import Config
 from uwaga.train.corpus import Corpus
 from uwaga.train.model import model_config, new_model

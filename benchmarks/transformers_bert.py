@@ -14,11 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
+from cases import OURS, THEIRS
 from harness import DTYPES, Report, need_agreement, options, parse, some_of, summary
+from timing import Side, compare
 from torch import nn
-
-from uwaga.cli.cases import OURS, THEIRS
-from uwaga.cli.timing import Side, compare
 
 CORPUS = Path(__file__).parents[2] / "shared" / "data" / "peps.jsonl.gz"
 HEADINGS = (

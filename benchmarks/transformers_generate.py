@@ -9,11 +9,10 @@ mostly reads weights; for the small model, the time that a call takes in Python 
 from importlib.util import find_spec
 
 import torch
+from cases import OURS, THEIRS
 from harness import Report, need_agreement, options, parse, some_of, summary
+from timing import Side, compare
 from torch import nn
-
-from uwaga.cli.cases import OURS, THEIRS
-from uwaga.cli.timing import Side, compare
 
 HEADINGS = ("model", "rows", "padding", "prompt", "new", "ratio", "of attention alone", "uwaga ms/step", "sdpa ms/step")
 MODELS = {

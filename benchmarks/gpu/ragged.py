@@ -3,7 +3,9 @@
 Letters: H heads, D width.
 """
 
+import math
 from collections.abc import Callable
+from statistics import NormalDist
 
 import torch
 from device import OURS, Bench, milliseconds, need_agreement, parse, ratio, shown
@@ -11,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import uwaga
-from uwaga.cli.cases import document_lengths
 from uwaga.ops.masks import Both, Mask
 
 HEADINGS = (
@@ -27,6 +28,15 @@ HEADINGS = (
     "varlen ms",
     "one by one ms",
 )
+
+
+def document_lengths(count: int, median: int, spread: float = 0.82) -> list[int]:
+    """Return document lengths as in benchmarks/cases.py, which says where the spread is from."""
+    normal = NormalDist()
+    quantiles = [normal.inv_cdf((rank + 0.5) / count) for rank in range(count)]
+    lengths = [max(1, round(median * math.exp(spread * quantile))) for quantile in quantiles]
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()
+    return [lengths[position] for position in order]
 
 
 def main(bench: Bench) -> None:

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 # What the benchmarks import, and what two_trees.py starts.
-PARTS = ("harness", "tree_calls")
+PARTS = ("harness", "tree_calls", "cases", "timing")
 PROGRAMS = sorted(path for path in (Path(__file__).parents[2] / "benchmarks").glob("*.py") if path.stem not in PARTS)
 
 RUN = """
@@ -35,7 +35,7 @@ def test_runs(program: Path) -> None:
 @pytest.mark.stress
 def test_a_report_is_appended_with_what_the_figures_depend_on(tmp_path: Path, root: Path) -> None:
     """The harness writes beside itself, so it runs from a copy."""
-    for name in ("harness.py", "forward.py"):
+    for name in ("harness.py", "cases.py", "timing.py", "forward.py"):
         (tmp_path / name).write_text((root / "benchmarks" / name).read_text())
     command = [sys.executable, str(tmp_path / "forward.py"), "--quick", "--dtype", "float32", "--report", "2026-trial"]
     for _ in range(2):

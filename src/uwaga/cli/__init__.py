@@ -8,13 +8,12 @@ from typer.core import TyperCommand
 
 from uwaga._base import env
 from uwaga._base.install import missing
-from uwaga.cli import bench, doctor, encode, generate, lesson, serve, store, train, view
+from uwaga.cli import doctor, encode, generate, lesson, serve, store, train, view
 from uwaga.cli.terminal import echo, end_without_output, escape_library_output, escape_unencodable, is_of_output
 from uwaga.data.documents import SUFFIXES
 
 # At the end of each verb's help.
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
-    "bench": ("uwaga bench",),
     "doctor": ("uwaga doctor", "uwaga doctor --json"),
     "encode": (
         "uwaga encode docs.jsonl -o vectors.parquet --model minilm",
@@ -63,7 +62,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # plain tracebacks, for bug reports
 )
 for verb in (
-    bench.bench, doctor.doctor, encode.encode, generate.generate, lesson.lesson, serve.serve, train.train, view.view,
+    doctor.doctor, encode.encode, generate.generate, lesson.lesson, serve.serve, train.train, view.view,
 ):  # fmt: skip
     app.command(epilog=_examples(verb.__name__), cls=_WithRay if verb is encode.encode else None)(verb)
 _store = typer.Typer(

@@ -3,9 +3,9 @@
 The native kernels come first on every processor, because only they give a row the same bits alone and in any batch. MKL and oneDNN
 choose a kernel by the number of rows on some processors (`has_batch_invariant_rows` in ops/linear/choose.py), and other libraries may.
 On a processor that was never measured the speed is unknown: Apple's own library reaches matrix units that the native kernels do not,
-and below AVX2 these are scalar. `uwaga bench` measures it.
+and below AVX2 these are scalar. benchmarks/engines.py measures it.
 
-To add a processor, run `uwaga bench` on it, and add a row with the report that shows the figures.
+To add a processor, run benchmarks/engines.py on it, and add a row with the report that shows the figures.
 """
 
 from collections.abc import Callable, Mapping
@@ -98,4 +98,4 @@ def evidence(operation: str, dtype: str) -> tuple[str, bool]:
     report = (here.attention if operation == "attention" else here.linear).get(dtype)
     if report is not None:
         return f"measured on {here.name}: {report}", True
-    return f"assumed for {here.name}, not measured: `uwaga bench` measures it", False
+    return f"assumed for {here.name}, not measured: benchmarks/engines.py measures it", False

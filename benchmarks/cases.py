@@ -1,21 +1,20 @@
-"""Benchmark cases: one operation computed by uwaga and by PyTorch, for `uwaga bench` and the programs in benchmarks/.
+"""Benchmark cases: one operation computed by uwaga and by PyTorch, for the programs in this folder.
 
 Letters: B batch, H heads, N tokens, D width. Both sides get the same tensors and allocate their own results.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from timing import Side
 from torch import Tensor
 
 import uwaga
-from uwaga.cli.timing import Comparison, Side, compare
-from uwaga.ops import engine_table
 from uwaga.ops.linear import api as linear_api
 from uwaga.ops.linear import choose
 
@@ -113,31 +112,6 @@ def linear_engines(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> 
     }
     sides[THEIRS] = partial(F.linear, x, weight, bias)
     return Case(sides, 2 * rows * inputs * outputs)
-
-
-# What a case is called in tables, and the case, which is made just before it is timed; its tensors are freed afterwards.
-Trial = tuple[tuple[str, ...], Callable[[], Case]]
-
-
-def linear_trials(tiny: bool) -> Iterator[Trial]:
-    """Yield the linear map in every dtype. The sizes are those of MiniLM (384 wide) and BERT (768 wide) at a few hundred tokens. tiny: sizes
-    too small for meaningful figures, for tests."""
-    sizes = ((8, 16, 32),) if tiny else ((512, 384, 1536), (512, 1536, 384), (512, 768, 768), (512, 768, 3072))
-    for name in engine_table.DTYPES:
-        for rows, inputs, outputs in sizes:
-            make = partial(linear_engines, rows, inputs, outputs, getattr(torch, name))
-            yield (f"{rows} x {inputs} to {outputs} {name}",), make
-
-
-def timed(
-    trials: Sequence[Trial], seconds: float, progress: Callable[[float], None]
-) -> Iterator[tuple[tuple[str, ...], Case, Comparison]]:
-    """Check every case and time it, for `seconds` in all. progress: is called with the completed share, from 0 to 1."""
-    for number, (labels, make) in enumerate(trials, start=1):
-        case = make()
-        case.check()
-        yield labels, case, compare(case.sides, seconds=seconds / len(trials))
-        progress(number / len(trials))
 
 
 def document_lengths(count: int, median: int, spread: float = 0.82) -> list[int]:
