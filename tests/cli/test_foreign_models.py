@@ -1,6 +1,5 @@
 """Commands with a family that is not uwaga's own: they say how it runs."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -43,16 +42,3 @@ def test_several_processes_say_it_once(model: Path, tmp_path: Path) -> None:
     output = tmp_path / "vectors.parquet"
     _, said = run("encode", tmp_path / "texts.txt", "-o", output, "--model", model, "--processes", "2")
     assert said.count(f"uwaga encode: {model} runs by {WHY}\n") == said.count(" runs by ") == 1
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_doctor(model: Path, tmp_path: Path) -> None:
-    findings = json.loads(run("doctor", "--json", "--model", model)[0])
-    assert findings[-1] == {
-        "topic": "encoder", "name": str(model), "value": "transformers, one by one", "status": "ok",
-        "why": "with its own attention and uwaga's linear maps; not transformers, packed: DebertaV2Model computes attention by itself",
-    }  # fmt: skip
-    cross = write_deberta(tmp_path / "cross", classifies=True)
-    assert json.loads(run("doctor", "--json", "--model", cross)[0])[-1] == findings[-1] | {
-        "topic": "reranker", "name": str(cross)
-    }  # fmt: skip

@@ -104,11 +104,6 @@ def without_minilm(patch: pytest.MonkeyPatch) -> None:
     run("view", "cat", "--model", "minilm")
 
 
-def distributed(patch: pytest.MonkeyPatch) -> None:
-    patch.delenv("RANK", raising=False)
-    run("doctor", "--distributed")
-
-
 def on_taken_port(model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -92,10 +92,10 @@ def other_bits(keeps: str | None) -> str:
     )
 
 
-def evidence(operation: str, dtype: str) -> tuple[str, bool]:
-    """Return what is known of the native kernels' speed in "attention" or "linear" on this machine, and whether it was measured."""
+def evidence(operation: str, dtype: str) -> str:
+    """Return what is known of the native kernels' speed in "attention" or "linear" on this machine."""
     here = row()
     report = (here.attention if operation == "attention" else here.linear).get(dtype)
     if report is not None:
-        return f"measured on {here.name}: {report}", True
-    return f"assumed for {here.name}, not measured: benchmarks/engines.py measures it", False
+        return f"measured on {here.name}: {report}"
+    return f"assumed for {here.name}, not measured: benchmarks/engines.py measures it"

@@ -33,7 +33,7 @@ class Process(NamedTuple):
 
 
 def doctor(group: dist.ProcessGroup | None = None) -> list[Process]:
-    """Describe each process of a group, by rank, in all processes, which call this together. `uwaga doctor --distributed` shows it.
+    """Describe each process of a group, by rank, in all processes, which call this together.
 
     Args:
         group: as in `attention`.
