@@ -158,7 +158,7 @@ SANITIZERS = LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-
 	$(SANITIZER_OPTIONS)
 sanitize-python: setup sanitize
 	UWAGA_LIBRARY=build/sanitize/libuwaga_native.so OMP_NUM_THREADS=1 $(SANITIZERS) \
-		python -m pytest -q -n 2 --dist loadfile tests/ops tests/conformance/test_hidden.py tests/conformance/test_map_hidden.py tests/conformance/test_equivalences.py tests/conformance/test_paged_maps.py
+		python -m pytest -q -n 2 --dist loadfile tests/ops tests/conformance/test_hidden.py tests/conformance/test_map_hidden.py tests/conformance/test_equivalences.py
 
 # Random calls of the C interface, from calls of the conformance suite on, under the sanitizers (see native/fuzz).
 FUZZ_SECONDS ?= 60
@@ -171,7 +171,7 @@ build/fuzz/recorded: build/native/installed
 	rm -rf build/fuzz && mkdir -p build/fuzz
 	UWAGA_RECORD_CALLS=build/fuzz/inputs OMP_NUM_THREADS=1 python -m pytest -q -n 2 tests/conformance/test_fuzz.py \
 		tests/conformance/test_map_fuzz.py tests/conformance/test_hidden.py tests/conformance/test_far_keys.py \
-		tests/conformance/test_paged_maps.py tests/conformance/test_exactness.py -k "not exactness or bias or keys or long"
+		tests/conformance/test_exactness.py -k "not exactness or bias or keys or long"
 	touch $@
 
 # Which lines of the drivers that reaches, by gcc's counters.

@@ -11,7 +11,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from uwaga import AttentionMap, Causal, Ragged, attend
 from uwaga.inspect import rollout
-from uwaga.maps import request_signals
 from uwaga.maps.derived import DifferenceMap, SubsetMap, WordMap
 
 
@@ -40,13 +39,6 @@ def of_lengths(*lengths: int) -> AttentionMap:
 
 def weighted(m: AttentionMap) -> object:
     return torch.func.vmap(lambda w: m.received(weights=w))(torch.ones(3, 5))
-
-
-def paged(**changes: object) -> AttentionMap:
-    """Two requests of 1 and 3 queries with 20 and 40 keys, in a cache of 13 blocks of 16 tokens."""
-    query, table = Ragged.from_list([x(1, 4, 8), x(3, 4, 8)]), torch.arange(10).view(2, 5)
-    batch = {"query": query, "key_cache": x(13, 16, 2, 8), "block_table": table, "lengths": torch.tensor([20, 40])}
-    return AttentionMap.of_paged(**batch | changes)
 
 
 def traced(read: Callable[[], Tensor]) -> object:

@@ -19,7 +19,5 @@ if TYPE_CHECKING:
     from uwaga.maps.map import ScoreMap as ScoreMap
     from uwaga.maps.map import Sink as Sink
     from uwaga.maps.map import TopK as TopK
-    from uwaga.maps.signals import RequestSignals as RequestSignals
-    from uwaga.maps.signals import request_signals as request_signals
 else:
     __all__, __getattr__, __dir__ = names(__name__)

@@ -17,7 +17,6 @@ from torch import Tensor
 from uwaga._base import keywords
 from uwaga._base.arguments import choice, integer
 from uwaga._base.tracing import is_recorded, may_branch_on
-from uwaga.maps import paged
 from uwaga.maps.base import DerivedMap, Shape, WeightMap, integers, packed
 from uwaga.maps.engines import available, reference, tiles
 from uwaga.maps.spec import Normalizer, RowStatisticsRequest, Selection
@@ -168,50 +167,6 @@ class AttentionMap(WeightMap):
         self._set(query, key, describe_mask(mask), RowCache(call, available.choose(call, impl), normalizer))
 
     @classmethod
-    def of_paged(
-        cls,
-        query: Operand,
-        key_cache: Tensor,
-        block_table: Tensor,
-        lengths: Tensor,
-        *,
-        mask: Mask | Tensor | None = None,
-        bias: DistanceBias | Tensor | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-        impl: str | None = None,
-    ) -> "AttentionMap":
-        """Make the map of a batch of requests from keys in the blocks of a paged cache.
-
-        Serving engines store keys in such blocks (Kwon et al., "PagedAttention", 2023). The result has the same bits as the ragged map of
-        consecutive keys. The engine "cpu" reads the blocks in place and copies only 64 keys per thread. The engine "reference" copies the
-        keys of one request at a time. Key j of request r is key_cache[block_table[r, j // S], j % S], with S tokens in a block.
-
-        Args:
-            query: Ragged with values (N, H, D), the new tokens of each request, or (R, H, D), one token of each.
-            key_cache: (blocks, S, G, D), with any strides, in the query's dtype; it may contain blocks of other requests.
-            block_table: (R, T) integers. Entries after a request's keys are not read, and may be anything.
-            lengths: (R,) integers, the number of keys of each request, including its new tokens.
-            mask: `Causal()` if requests have several new tokens, which come last.
-            bias, scale, softcap, sinks, impl: as in AttentionMap.
-
-        Raises:
-            ShapeError, ValueError: as AttentionMap; a cache, table or lengths that do not fit the query, a length beyond the
-                table, a block that the cache does not have, or an operand that requires a gradient.
-
-        >>> cache = torch.eye(4).reshape(2, 2, 1, 4) * 9.0  # two blocks of two keys
-        >>> m = AttentionMap.of_paged(torch.eye(4)[:1, None], cache, torch.tensor([[1, 0]]), torch.tensor([3]), scale=1.0)
-        >>> (m[0][0] > 0.5).tolist()
-        [[False, False, True]]
-        """
-        queries, keys, pages = paged.operands(query, key_cache, block_table, lengths)
-        options = AttentionOptions(mask, bias, scale, "softmax", softcap, sinks)
-        call = replace(make_call(queries, keys, None, options, wants_lse=True), key_pages=pages)
-        paged.check_no_gradients(call, key_cache)
-        return cls._of(queries, keys, describe_mask(mask), RowCache(call, available.choose(call, impl)))
-
-    @classmethod
     def _of(cls, query: Operand, key: Operand, mask: str, rows: RowCache) -> "AttentionMap":
         """Make the map of the call of `rows`."""
         made = cls.__new__(cls)
@@ -230,8 +185,8 @@ class AttentionMap(WeightMap):
 
     @property
     def key(self) -> Operand:
-        """The keys that the map was made from; keys in pages are copied."""
-        return paged.read_keys(self._key, self._call)
+        """The keys that the map was made from."""
+        return self._key
 
     @property
     def shape(self) -> Shape:
@@ -614,7 +569,6 @@ def _visible_keys_call(call: Call) -> Call:
         value=key[..., :0],
         relative=None,
         relative_starts=None,
-        key_pages=None,
         sinks=None,
         bias=bias,
         options=options,

@@ -39,12 +39,11 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 def refusal(call: Call) -> str | None:
     """Why this engine cannot serve the call, or None."""
-    tensors = (*call.tensors, *(call.key_pages or ()))
     if is_transformed() or has_tangent(*call.operands):
         return "it supports neither torch.func nor forward-mode derivatives"
     if is_tracing():
         return "tracers cannot record its kernels"
-    if not all(map(_has_memory, tensors)):
+    if not all(map(_has_memory, call.tensors)):
         return "it reads memory, and not every tensor is a plain one with memory"
     # A map has a value of width 0: the key stands in for it.
     return cpu.refusal(call if call.value.shape[3] else replace(call, value=call.key))

@@ -92,7 +92,7 @@ def _empty_sequence(call: Call, request: RowStatisticsRequest) -> tuple[Call, Ro
     plain = replace(call.options, mask_program=())
     call = replace(call, query=call.query[:, :, :0], key=call.key[:, :, :0], value=call.value[:, :, :0], options=plain)
     call = replace(call, relative=None, bias=None, query_offsets=None, key_offsets=None)
-    call = replace(call, mask_tensors=(), key_pages=None)
+    call = replace(call, mask_tensors=())
     return call, request if request.distance is None else replace(request, distance=(START_VALUE, 0, None))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from uwaga._base.tracing import is_tracing, may_branch_on, without_autocast
 from uwaga.maps.spec import Normalizer
-from uwaga.ops.attention.call import Call, KeyPages, compute_dtype
+from uwaga.ops.attention.call import Call, compute_dtype
 from uwaga.ops.attention.relative_bias import relative_scores
 from uwaga.ops.mask_program import CallPart, select, selected, visible
 
@@ -77,10 +77,6 @@ def prepare(call: Call, chosen: Tensor | None = None) -> Keys:
     columns, key_BGKD = None, call.key
     if chosen is not None:
         columns = blocks(chosen, _BLOCK, call.key.shape[2])
-    if call.key_pages is not None:
-        every = torch.arange(call.key.shape[2], device=call.key.device)
-        key_BGKD = call.key_pages.read(every if columns is None else columns)
-    elif columns is not None:
         key_BGKD = key_BGKD.index_select(2, columns)
     key_BHKD = key_BGKD.to(compute_dtype(key_BGKD.dtype)).repeat_interleave(call.heads_per_key_head, dim=1)
     good_BHK1 = key_BHKD.detach().isfinite().all(-1, keepdim=True)
@@ -206,10 +202,6 @@ def select_heads(call: Call, sequences: tuple[int, ...], heads: tuple[int, ...])
     b, h = (torch.tensor(x, dtype=torch.int64, device=call.query.device) for x in (sequences, heads))
     groups = h // call.heads_per_key_head
     part = CallPart(sequences=b, heads=h)
-    pages = call.key_pages
-    # Repeated key heads take a copy of these keys, not of all pages.
-    if pages is not None and not _are_neighbours(groups):
-        call, pages = _with_read_keys(call), None
     return replace(
         call,
         query=_taken(call.query, b, h),
@@ -220,15 +212,7 @@ def select_heads(call: Call, sequences: tuple[int, ...], heads: tuple[int, ...])
         sinks=None if call.sinks is None else call.sinks[h],
         relative_starts=None if call.relative_starts is None else call.relative_starts[b],
         mask_tensors=select(call.options.mask_program, call.mask_tensors, part),
-        key_pages=pages and KeyPages(_select_list(pages.cache, 1, groups), pages.table[b].contiguous()),
     )
-
-
-def _with_read_keys(call: Call) -> Call:
-    """The call, with a copy of keys that lie in pages."""
-    assert call.key_pages is not None
-    keys = call.key_pages.read(torch.arange(call.key.shape[2], device=call.key.device))
-    return replace(call, key=keys, value=keys[..., :0], key_pages=None)
 
 
 def _taken(x: Tensor, b: Tensor, h: Tensor) -> Tensor:

@@ -41,8 +41,6 @@ def refusal(call: Call) -> str | None:
         return "tracers cannot record its kernels"
     if not all(map(_has_memory, call.tensors)):
         return "it reads memory, and not every tensor is a plain one with memory"
-    if call.key_pages is not None:
-        return "it reads keys that lie one after another, and not in the pages of a cache"
     if call.query.dtype not in _DTYPES:
         return f"it computes float32, bfloat16 and float16, not {_name(call.query.dtype)}"
     if not (call.query.shape[1] > 0 and 0 < call.query.shape[3] <= _MAX_WIDTH):

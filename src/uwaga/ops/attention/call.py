@@ -23,7 +23,6 @@ last two.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,20 +53,6 @@ class Options:
     wants_lse: bool = False
 
 
-class KeyPages(NamedTuple):
-    """Keys of a map in the pages of a cache: key j of sequence b is cache[table[b, j // S], :, j % S]."""
-
-    cache: Tensor  # (P pages, G, S tokens of a page, D), any strides
-    table: (
-        Tensor  # (B, T) int64, contiguous; of a ragged call (R, T). Entries beyond the keys of a sequence are not read
-    )
-
-    def read(self, positions: Tensor) -> Tensor:
-        """(B, G, n, D): a copy of the keys at these positions, (n,), of every sequence."""
-        size = self.cache.shape[2]
-        return self.cache.transpose(1, 2)[self.table[:, positions // size], positions % size].transpose(1, 2)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """Canonical operands (views of what the user passed, any strides) and options. Absent operands are None."""
@@ -83,8 +68,6 @@ class Call:
     relative_starts: Tensor | None = None  # (B,) int64 (ragged: (R,)), where the mode is START_PER_ROW
     seed: Tensor | None = None  # int64 scalar, on the CPU, where dropout > 0
     mask_tensors: tuple[Tensor, ...] = ()  # contiguous, except dense bool masks, which broadcast by zero strides
-    # Of a map alone: where the keys are. Then `key` has their shape, and a single NaN as its memory.
-    key_pages: KeyPages | None = None
     options: Options
 
     @staticmethod

@@ -9,7 +9,6 @@ import ctypes
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from uwaga._base import native
 from uwaga._base.native_layout import codes, struct_of
-from uwaga.ops.attention.call import Call, KeyPages
+from uwaga.ops.attention.call import Call
 from uwaga.ops.mask_program import Band, Dense, Lengths, MaskOperation, MaskProgram, SameDocument
 
 ShapeAndStrides = tuple[tuple[int, ...], tuple[int, ...]]
@@ -29,7 +28,7 @@ MAX_WIDTH = 65536  # as native/drivers/checked_problem.cc has it
 
 _NO_TENSOR = (0, 0, 0, 0, 0, 0, 0, 0)
 _NONE = (0, 0)  # a uwaga_integers or uwaga_floats
-_NO_PAGES = (*_NONE, 0, 0, 0)
+_NO_PAGES = (*_NONE, 0, 0, 0)  # the library could read keys in the pages of a cache
 _OPERATION = struct_of("uwaga_mask_operation")
 # A uwaga_problem in parts: what is the same for many calls is packed once.
 _SIZES = struct_of("uwaga_problem", "sequences", "key_offsets")
@@ -39,7 +38,6 @@ _PROBLEM = struct.Struct(
     f"={_SIZES.size}s" + f"Qq{_TENSOR_STRIDES.size}s" * 3 + f"{_RULE.size}s" + codes("uwaga_problem", "threads")
 )
 TENSOR = struct_of("uwaga_tensor")
-_PAGES, _KEY_AT = struct_of("uwaga_pages"), struct_of("uwaga_problem", None, "query").size
 INTEGERS = struct_of("uwaga_integers")
 FORWARD_RESULT = struct_of("uwaga_forward_result")
 _TENSOR_AFTER_ADDRESS = struct_of("uwaga_tensor", "bytes")  # a uwaga_tensor without its address
@@ -154,22 +152,10 @@ def packed_options(call: Call) -> PackedOptions:
     return PackedOptions(packed, mask)
 
 
-def _problem_of_pages(call: Call, pages: KeyPages) -> tuple[bytes, ctypes.Array[ctypes.c_char] | None]:
-    """Pack a problem whose keys are in pages."""
-    (packed, alive), (cache, table) = problem(replace(call, key_pages=None)), pages
-    if (cache.dtype, cache.shape[1], cache.shape[3]) != (call.query.dtype, call.key.shape[1], call.query.shape[3]):
-        raise ValueError(f"attention: the pages of the keys changed after the call was made: {tuple(cache.shape)}")
-    table_fields = *numbers_fields(table), table.shape[1], cache.shape[2], cache.shape[0]
-    key, of_pages = TENSOR.pack(*tensor_fields(cache)), _PAGES.pack(*table_fields)
-    return packed[:_KEY_AT] + key + packed[_KEY_AT + len(key) : -len(of_pages)] + of_pages, alive
-
-
 def problem(call: Call) -> tuple[bytes, ctypes.Array[ctypes.c_char] | None]:
     """Return a uwaga_problem, and the memory that it points into besides the call's own tensors."""
     query, key, value, options = call.query, call.key, call.value, call.options
     _check_sizes(call)
-    if call.key_pages is not None:
-        return _problem_of_pages(call, call.key_pages)
     heads, widths = (query.shape[1], key.shape[1]), (query.shape[3], value.shape[3])
     result = packed_options(call)
     template = ProblemTemplate.of(

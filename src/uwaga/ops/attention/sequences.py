@@ -56,7 +56,7 @@ def part_of(call: Call, part: CallPart, query: Tensor, key: Tensor, value: Tenso
     """Return the dense call of these operands, with mask, biases and dropout of a part of a call: of a slice of its sequences, and of heads that follow
     one another."""
     assert isinstance(part.sequences, slice)
-    heads, starts, pages = part.heads, call.relative_starts, call.key_pages
+    heads, starts = part.heads, call.relative_starts
     # The counter of a weight starts at seed + (b * H + h): the first sequence and head become 0 with a larger seed.
     counted = part.sequences.start * call.query.shape[1] + (0 if heads is None else int(heads[0]))
     return replace(
@@ -71,7 +71,6 @@ def part_of(call: Call, part: CallPart, query: Tensor, key: Tensor, value: Tenso
         key_offsets=None,
         relative_starts=None if starts is None else starts[part.sequences],
         seed=None if call.seed is None else call.seed + counted,
-        key_pages=pages and pages._replace(table=pages.table[part.sequences]),
         mask_tensors=select(call.options.mask_program, call.mask_tensors, part),
         options=replace(call.options, max_queries=query.shape[2], max_keys=key.shape[2]),
     )
