@@ -159,7 +159,9 @@ def attribution(folder: Path) -> Walk:
     model = uwaga.models.load("copyist")
     ids = torch.arange(60, 100).repeat(1, 2)
     with Walk() as walk:
-        score_attribution(model, ids, layer=1, head=2, i=60, j=21).top(3)
+        with uwaga.watch(model, values=True) as recording:
+            model(ids)
+        score_attribution(model, recording, layer=1, head=2, i=60, j=21).top(3)
         logit_attribution(model, ids, answer=81).total()
     return walk
 

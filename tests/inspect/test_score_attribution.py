@@ -316,7 +316,4 @@ def test_models_of_transformers_are_read_in_memory(name: str) -> None:
         for layer in range(2):
             result = score_attribution(model, recording, layer, 3, [3, 2], [2, 1], kind=kind, row=1)
             assert (result.bound() < 0.1 * result.scores.abs().amax().clamp(min=1)).all()
-            again = score_attribution(
-                model, tuple(inputs.values()) if is_pair else IDS, layer, 3, [3, 2], [2, 1], kind=kind, row=1
-            )
-            torch.testing.assert_close(again.shares(), result.shares())
+            assert ((result.total() - result.scores).abs() <= result.bound()).all()

@@ -1,14 +1,13 @@
 """Which scores are split, and from which recordings: known circuits, the strongest scores, generations, files, errors."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import transformers
 from largest import Largest
-from test_score_attribution import IDS, SHORT, alibi
+from test_score_attribution import IDS, alibi
 from tiny_models import DECODERS, PAIRS, make
 from tiny_transformer import drawn, made, ragged, tiny
 from torch import nn
@@ -47,10 +46,16 @@ def induction_model() -> nn.Module:
     return model
 
 
+def split(model: nn.Module, ids: object, *where: object, **options: object) -> ScoreAttribution:
+    with torch.no_grad(), uwaga.watch(model, values=True) as recording:
+        model(ids)
+    return score_attribution(model, recording, *where, **options)
+
+
 @torch.no_grad()
 def test_the_circuit_of_a_constructed_induction_head_is_found() -> None:
     ids = torch.tensor([[0, 3, 1, 4, 2, 7, 5, 6, 3, 1, 4, 2, 7]])
-    one = score_attribution(induction_model(), ids, 1, 1, i=9, most=1)
+    one = split(induction_model(), ids, 1, 1, i=9, most=1)
     assert one.cells == ((9, 3),)  # token 1 looks for what followed token 1
     strongest = one.top(1)[0]
     assert strongest.query == Part("token")
@@ -60,7 +65,7 @@ def test_the_circuit_of_a_constructed_induction_head_is_found() -> None:
     assert source.weight > 0.99
     assert source.parts[0][0] == Part("token")
     assert source.share > 0.9 * strongest.share
-    whole = score_attribution(induction_model(), ids, 1, 1, list(range(8, 13)), list(range(2, 7)))
+    whole = split(induction_model(), ids, 1, 1, list(range(8, 13)), list(range(2, 7)))
     assert [pair[:2] for pair in whole.top(1)] == [(Part("token"), Part("head", "decoder", 0, 0))]
 
 
@@ -121,18 +126,23 @@ def test_the_strongest_of_a_head_a_row_and_a_column_are_those_of_the_dense_map(m
 def test_a_generation_and_ragged_and_padded_texts_are_read_as_alone() -> None:
     model = made("gpt2").double()
     texts = [[4, 5, 6, 7, 8], [9, 10, 11, 12, 13, 14, 15]]
-    alone = score_attribution(model, torch.tensor([texts[1]]), 2, 0, [6, 5], [2, 3])
+    alone = split(model, torch.tensor([texts[1]]), 2, 0, [6, 5], [2, 3])
     padded = torch.tensor([[*texts[0], 0, 0], texts[1]])
-    packed = score_attribution(model, ragged(texts), 2, 0, [6, 5], [2, 3], row=1)
-    of_padded = score_attribution(model, padded, 2, 0, [6, 5], [2, 3], row=1, lengths=torch.tensor([5, 7]))
+    packed = split(model, ragged(texts), 2, 0, [6, 5], [2, 3], row=1)
+    with uwaga.watch(model, values=True) as recording:
+        model(padded, lengths=torch.tensor([5, 7]))
+    of_padded = score_attribution(model, recording, 2, 0, [6, 5], [2, 3], row=1)
     with uwaga.watch(model, values=True) as recording:
         written = generate(model, [[9, 10, 11, 12]], max_new_tokens=4)[0]
     of_generation = score_attribution(model, recording, 2, 0, [6, 5], [2, 3])
-    again = score_attribution(model, torch.tensor([[9, 10, 11, 12, *written]]), 2, 0, [6, 5], [2, 3])
+    again = split(model, torch.tensor([[9, 10, 11, 12, *written]]), 2, 0, [6, 5], [2, 3])
     for one, other in ((packed, alone), (of_padded, alone), (of_generation, again)):
         torch.testing.assert_close(one.shares(), other.shares(), rtol=1e-9, atol=1e-12)
     typed = torch.tensor([[0, 0, 1, 1, 1, 0, 1], [1] * 7])
-    of_types = score_attribution(made("bert").double(), IDS, 1, 0, 4, 3, row=1, token_types=typed)
+    bert = made("bert").double()
+    with uwaga.watch(bert, values=True) as recording:
+        bert(IDS, token_types=typed)
+    of_types = score_attribution(bert, recording, 1, 0, 4, 3, row=1, token_types=typed)
     assert of_types.query_parts[1] == Part("type")
     torch.testing.assert_close(of_types.total(), of_types.scores, rtol=1e-9, atol=1e-12)
 
@@ -140,9 +150,9 @@ def test_a_generation_and_ragged_and_padded_texts_are_read_as_alone() -> None:
 @torch.no_grad()
 def test_positions_are_numbers_of_numpy_and_pytorch_too() -> None:
     model = made("gpt2")
-    expected = score_attribution(model, IDS, 2, 1, [5, 4], [3, 2], than=[1, 0], row=1)
+    expected = split(model, IDS, 2, 1, [5, 4], [3, 2], than=[1, 0], row=1)
     several, than = (np.array([5, 4]), torch.tensor([3, -5])), np.array([1, 0])
-    found = score_attribution(model, IDS, np.int64(2), torch.tensor(1), *several, than=than, row=np.int64(1), most=3)
+    found = split(model, IDS, np.int64(2), torch.tensor(1), *several, than=than, row=np.int64(1), most=3)
     assert found.cells == ((5, 3), (4, 2))
     assert torch.equal(found[np.int64(1)].shares(), expected[1].shares())
     assert found.top(torch.tensor(2)) == expected.top(2)
@@ -150,7 +160,7 @@ def test_positions_are_numbers_of_numpy_and_pytorch_too() -> None:
 
 @torch.no_grad()
 def test_results_are_shown_in_short_and_one_is_taken_of_several() -> None:
-    found = score_attribution(made("gpt2"), IDS, 1, 0, most=5)
+    found = split(made("gpt2"), IDS, 1, 0, most=5)
     assert len(found) == 5
     assert repr(found).startswith("ScoreAttribution(decoder 1.0; 6 x 6 parts of 5 scores at (0, 0), ")
     one = found[-1]
@@ -161,7 +171,7 @@ def test_results_are_shown_in_short_and_one_is_taken_of_several() -> None:
     (source,) = one.back(head, "key", top=1, parts=2)
     assert [part.name in ("token", "position", "bias") for part, _ in source.parts] == [True] * 2
     assert (one.total() - one.scores).abs() <= one.bound()
-    by_distance = score_attribution(alibi(), IDS, 0, 0, 6, 0)
+    by_distance = split(alibi(), IDS, 0, 0, 6, 0)
     assert any(share.query == Part("distance") for share in by_distance.top(99))
     assert math.isclose(sum(share.share for share in by_distance.top(99)), float(by_distance.total()), rel_tol=1e-6)
 
@@ -180,42 +190,31 @@ def test_the_strongest_scores_of_a_head_need_no_matrix_of_all_pairs() -> None:
 def test_transformers_that_cannot_be_read_say_so() -> None:
     message = r"^score_attribution: BartModel is of an unknown family; supported are uwaga\.models\.Transformer, "
     with pytest.raises(ValueError, match=message):
-        score_attribution(make("bart", PAIRS["bart"], transformers.AutoModel), (IDS, SHORT), 0, 0)
+        split(make("bart", PAIRS["bart"], transformers.AutoModel), IDS, 0, 0)
     unsupported = make("gpt2", DECODERS["gpt2"] | {"add_cross_attention": True}, transformers.AutoModel)
     with pytest.raises(CheckpointError, match="add_cross_attention is True"):
-        score_attribution(unsupported, IDS, 0, 0)
+        split(unsupported, IDS, 0, 0)
 
 
 @torch.no_grad()
-def test_a_text_without_a_batch_is_read_as_one_row(tmp_path: Path) -> None:
+def test_a_text_without_a_batch_is_read_as_one_row() -> None:
     model = made("gpt2")
-    right = score_attribution(model, IDS[:1], 2, 1, [5, 4], [3, 2])
+    right = split(model, IDS[:1], 2, 1, [5, 4], [3, 2])
     with uwaga.watch(model, values=True) as recording:
         model(IDS[0])
     assert len(recording.maps["decoder", 2].shape) == 3
-    recording.save(tmp_path / "one")
-    loaded = uwaga.Recording.load(tmp_path / "one")
     head = Part("head", "decoder", 1, 0)
-    for source, ids in (
-        (IDS[0], None),
-        (recording, None),
-        (loaded, IDS[0]),
-        (loaded, IDS[:1]),
-        (loaded, [IDS[0].tolist()]),
-    ):
-        found = score_attribution(model, source, 2, 1, [5, 4], [3, 2], row=-1, ids=ids)
-        torch.testing.assert_close(found.shares(), right.shares())
-        torch.testing.assert_close(found[0].sources(head, "key"), right[0].sources(head, "key"))
-        assert found[0].back(head, "key", top=1)[0].token == right[0].back(head, "key", top=1)[0].token
+    found = score_attribution(model, recording, 2, 1, [5, 4], [3, 2], row=-1)
+    torch.testing.assert_close(found.shares(), right.shares())
+    torch.testing.assert_close(found[0].sources(head, "key"), right[0].sources(head, "key"))
+    assert found[0].back(head, "key", top=1)[0].token == right[0].back(head, "key", top=1)[0].token
 
 
 @pytest.mark.parametrize(
     ("name", "dtype"), [("copyist", torch.float32), ("copyist", torch.float16), ("minilm", torch.bfloat16)]
 )
 @torch.no_grad()
-def test_another_text_or_model_is_found_out_in_half_precision_too(
-    name: str, dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_another_model_is_found_out_in_half_precision_too(name: str, dtype: torch.dtype) -> None:
     model = uwaga.models.load(name, dtype=dtype)
     ids = torch.randint(300, 800, (1, 30), generator=torch.Generator().manual_seed(3))
     with uwaga.watch(model, values=True) as recording:
@@ -226,14 +225,6 @@ def test_another_text_or_model_is_found_out_in_half_precision_too(
         assert ((found.total() - found.scores).abs() <= found.bound()).all()
         # A fiftieth of the largest score in float32, and less than that score in half precision.
         assert found.bound().mean() < found.scores.abs().amax() * (0.02 if dtype == torch.float32 else 1)
-    recording.save(tmp_path / "one")
-    loaded = uwaga.Recording.load(tmp_path / "one")
-    score_attribution(model, loaded, layer, 0, 20, 7, ids=ids)
-    for head in range(4):
-        with pytest.raises(
-            ValueError, match=r"farther than rounding takes it .*the recording is of another model, text"
-        ):
-            score_attribution(model, loaded, layer, head, 20, 7, ids=ids.flip(1))
     model.get_submodule("encoder.layers" if name == "minilm" else "decoder.layers")[0].attention.output.weight.neg_()
     with pytest.raises(ValueError, match="the recording is of another model, text"):
         score_attribution(model, recording, layer, 0)

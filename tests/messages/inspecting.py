@@ -225,9 +225,8 @@ def late() -> Recording:
     return result
 
 
-def score(*where: object, of: nn.Module = GPT2, inputs: object = IDS, **options: object) -> object:
-    with torch.no_grad():
-        return score_attribution(of, inputs, *where, **options)
+def score(*where: object, of: nn.Module = GPT2, inputs: object = None, **options: object) -> object:
+    return score_attribution(of, watch(of, values=True) if inputs is None else inputs, *where, **options)
 
 
 HEAD = Part("head", "decoder", 0, 0)

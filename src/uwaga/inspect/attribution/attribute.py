@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from uwaga._base.arguments import check, choice, integer
-from uwaga.inspect.attribution.streams import BYTES, NAME, Finish, Part, Reader, StreamStack, stacks
+from uwaga.inspect.attribution.streams import NAME, Finish, Part, Reader, StreamStack, stacks
 from uwaga.inspect.recordings.recording import Recording
-from uwaga.inspect.watching import watch
 from uwaga.integrations.transformers.inside import outermost
 from uwaga.maps.engines import tiles
 from uwaga.maps.map import AttentionMap
@@ -25,11 +24,7 @@ from uwaga.nn.attention_id import AttentionId, describe_layers
 from uwaga.nn.operand import values_of
 from uwaga.ops.attention.call import Call, compute_dtype
 
-_FIRST = 8  # the number of largest weights of each query that are compared first
 _CELLS = 256  # the number of cells whose queries and keys are read at once, as an outer product
-# Options of a model that change which keys are seen, but not what a token writes.
-_MASKS = ("lengths", "attention_mask", "key_lengths")
-_TYPES = ("token_types", "token_type_ids")
 _SIDES = ("query", "key")
 
 
@@ -224,7 +219,7 @@ class UnknownFamilyError(ValueError):
 @torch.no_grad()
 def score_attribution(
     model: nn.Module,
-    inputs: Any,
+    recording: Recording,
     layer: int,
     head: int,
     i: int | Sequence[int] | None = None,
@@ -234,12 +229,13 @@ def score_attribution(
     kind: str | None = None,
     row: int = 0,
     most: int = 100,
-    ids: Any = None,
-    **options: Any,
+    token_types: Any = None,
 ) -> ScoreAttribution:
     """Split a score s_ij = q_i . k_j * scale into the contributions of all pairs of parts.
 
-        why = score_attribution(model, ids, 1, 2, i=40, j=17)
+        with uwaga.watch(model, values=True) as recording:
+            model(ids)
+        why = score_attribution(model, recording, 1, 2, i=40, j=17)
         why.top(3)                                      # [Share(query=Part("token"), key=Part("head", "decoder", 0, 1), share=5.1), ...]
         why.back(why.top(1)[0].key, "key")              # the tokens from which that head brought it
 
@@ -252,13 +248,11 @@ def score_attribution(
     A contribution that is equal for all keys does not change the weights, since softmax ignores a constant. With `than`, the difference of
     the scores of two keys is split, and such contributions cancel.
 
-    With a recording, only the feed-forward layers below run, at the tokens of the scores: O(N) for each score and head below. Without a
-    recording, the model runs once and is recorded.
+    Only the feed-forward layers below run, at the tokens of the scores: O(N) for each score and head below.
 
     Args:
         model: of uwaga.models, or of transformers of a family that `uwaga.models.load` knows, in evaluation mode.
-        inputs: a Recording of the model, from `uwaga.watch(model, values=True)` outside of `uwaga.edit`; or the model's ids, (R, N) or
-            Ragged (N,), and for an encoder and a decoder a tuple of both.
+        recording: from `uwaga.watch(model, values=True)` outside of `uwaga.edit`, not from a file.
         layer, head: the layer and the head of the score, from 0.
         i, j: the query and the key; negative numbers count from the end. Lists, arrays or tensors of as many of each give several scores.
             If one is None, the `most` largest weights of the row or column; if both are None, of the head.
@@ -266,24 +260,20 @@ def score_attribution(
         kind: "encoder", "decoder" or "cross"; None: the decoder's self-attention if there is a decoder, else the encoder's.
         row: the row of the batch.
         most: the most scores if i or j is None; fewer if fewer keys are seen.
-        ids: the token ids of a recording without them, such as one from a file: (R, N), Ragged (N,) or lists, (N,) of a text without a
-            batch, or a tuple of an encoder's and a decoder's.
-        options: token_types (or token_type_ids) of BERT; without a recording also the model's lengths, attention_mask or key_lengths.
+        token_types: the types of the tokens that BERT was given, (R, N) or Ragged (N,); None: all 0.
 
     Raises:
         ValueError: another family of models, a model in training mode or on another device than the CPU; a layer, head, row, query or key
-            that does not exist, or a key that the mask hides from the query; a recording that lacks values, layers, heads or token ids, or
-            has other ids; a recording of another model or text, whose queries and keys are farther from the sums of their parts than
+            that does not exist, or a key that the mask hides from the query; a recording that lacks values, layers, heads or token
+            ids; a recording of another model or text, whose queries and keys are farther from the sums of their parts than
             rounding allows. In half precision rounding allows 5 to 20 per cent of them, and more with many layers, so a smaller difference
             is not found (compare `bound` with the score). Positions other than 0, 1, ... (`position_ids` of a text that is padded on
             the left) and rotary scaling that changes with the length are not supported, and look like another model.
     """
     ours = _of_this_package(model)
-    unknown = sorted(set(options) - set(_TYPES) - set(() if isinstance(inputs, Recording) else _MASKS))
-    check(not unknown, f"{NAME}: unknown options: {', '.join(unknown)}")
+    check(isinstance(recording, Recording), f"{NAME}: needs a recording, as uwaga.watch(model, values=True) makes it")
     parts = stacks(ours)
     where = _where(parts, kind, layer, model)
-    recording = inputs if isinstance(inputs, Recording) else _recorded(model, inputs, where, options)
     check(
         where in recording.maps,
         f"{NAME}: the recording has no {where}; there are {describe_layers(recording.maps)}",
@@ -291,10 +281,9 @@ def score_attribution(
     shape = recording.maps[where].shape
     rows = shape[0] if len(shape) == 4 else 1  # (H, Q, K) is of one text
     row = _index(row, rows, "row")
-    types = next((options[name] for name in _TYPES if options.get(name) is not None), None)
     # Norms of transformers compute in float32 whatever they are given.
     finest = torch.float64 if ours is model else torch.float32
-    reader = Reader(parts, next(ours.parameters()).dtype, recording, row, types, finest, ids)
+    reader = Reader(parts, next(ours.parameters()).dtype, recording, row, token_types, finest)
     head = _index(head, reader.attention(where).num_heads, "head")
     m = reader.map(where, head)
     cells = _cells(m, i, j, most)
@@ -390,27 +379,10 @@ def _largest(x: Tensor, most: int) -> list[tuple[float, int]]:
 
 
 def _strongest(m: AttentionMap, most: int) -> list[tuple[float, int, int]]:
-    """Return weights of a head as (weight, query, key), including its `most` largest, without a matrix Q x K.
-
-    Only a query whose eight largest weights all exceed the most-th largest is read whole; there are at most most / 8 such queries.
-    """
-    queries, keys = m.shape
-    first = min(_FIRST, keys)
-    weights_Qk, positions_Qk = map(values_of, m.topk(first))
-    count = min(most, weights_Qk.numel())
-    if first == keys:
-        whole = torch.arange(0)
-    elif count < most:
-        whole = torch.arange(queries)
-    else:
-        least = weights_Qk.flatten().topk(count).values[-1]
-        whole = (weights_Qk[:, -1] > least).nonzero().flatten()
-    weights_Qk = weights_Qk.index_fill(0, whole, 0)  # a copy: the map keeps its weights
-    found = [(weight, n // first, int(positions_Qk.flatten()[n])) for weight, n in _largest(weights_Qk, count)]
-    step = max(1, BYTES // (keys * weights_Qk.element_size()))
-    for part in whole.split(step):
-        found += [(weight, int(part[n // keys]), n % keys) for weight, n in _largest(m[part], most)]
-    return found
+    """Return the `most` largest weights of a head as (weight, query, key), without a matrix Q x K."""
+    count = min(most, m.shape[1])
+    weights_Qk, keys_Qk = map(values_of, m.topk(count))
+    return [(weight, n // count, int(keys_Qk.flatten()[n])) for weight, n in _largest(weights_Qk, most)]
 
 
 def _distances(call: Call, cells: list[tuple[int, int]]) -> Tensor:
@@ -469,23 +441,6 @@ def _where(parts: dict[str, StreamStack], kind: str | None, layer: int, model: n
         f"{NAME}: {name_of(model)} has no layer {where.layer} of kind {kind!r}; there are {describe_layers(existing)}",
     )
     return where
-
-
-def _recorded(model: nn.Module, inputs: Any, where: AttentionId, options: dict[str, Any]) -> Recording:
-    """Record one pass through the model, if possible without its head, since logits of a long text are large."""
-    called: Any = model
-    arguments: tuple[Any, ...] = inputs if isinstance(inputs, tuple) else (inputs,)
-    if isinstance(model, Transformer):
-        options = options | {"outputs": ()}
-    elif found := outermost(model):
-        called = found[0][1].base_model
-        if isinstance(inputs, tuple) and len(inputs) == 2:  # their second argument is the mask of the first
-            arguments, options = inputs[:1], options | {"decoder_input_ids": inputs[1]}
-    # A decoder's head reads what any layer of its encoder has written.
-    layers = None if isinstance(inputs, tuple) else range(where.layer + 1)
-    with watch(model, values=True, layers=layers) as recording:
-        called(*arguments, **options)
-    return recording
 
 
 def _index(value: Any, length: int, name: str) -> int:

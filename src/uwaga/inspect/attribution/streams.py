@@ -286,7 +286,6 @@ class Reader:
         row: the row of the recording.
         token_types: the types of all rows, (R, N) or Ragged (N,); None: all 0.
         finest: the finest arithmetic that the recorded model may have used.
-        ids: as in `score_attribution`.
 
     Methods raise ValueError if the recording lacks a tensor that they need.
     """
@@ -299,12 +298,11 @@ class Reader:
         row: int,
         token_types: Any,
         finest: torch.dtype,
-        ids: Any,
     ) -> None:
         self.stacks, self.dtype, self.recording, self.row = stacks, dtype, recording, row
         self._read_last: tuple[object, Tape] | None = None  # queries and keys of one text have the same tape
         self._reached: dict[tuple[AttentionId, str, int, int], tuple[list[Reached], Finish]] = {}
-        self._finest, self._passed_ids = finest, ids
+        self._finest = finest
         self._types = None if token_types is None else _row(token_types, row)
 
     def check(self, where: AttentionId, operand: Operand, recorded: Tensor) -> Tensor:
@@ -495,26 +493,12 @@ class Reader:
 
     def _ids(self, kind: str) -> Tensor:
         """Return the token ids of the row, (N,)."""
-        rows, ids = self.recording.token_ids(kind), self._passed_ids
-        recorded = None if rows is None else rows[self.row]
-        if ids is None and recorded is not None:
-            return torch.tensor(recorded)
-        if ids is None:
+        rows = self.recording.token_ids(kind)
+        if rows is None:
             raise ValueError(
-                f"{NAME}: the token ids of the {kind} are unknown, as in a recording from a file; pass ids"
+                f"{NAME}: the token ids of the {kind} are unknown, as in a recording from a file; record the text again"
             )
-        if isinstance(ids, tuple):
-            ids = ids[kind == "decoder"]
-        m = next(m for (name, _), m in self.recording.maps.items() if name == kind)
-        is_single_text = len(m.shape) == 3 and torch.as_tensor(ids).dim() == 1
-        ids_N = torch.as_tensor(ids if is_single_text else _row(ids, self.row))
-        tokens = (m.select(self.row) if len(m.shape) == 4 else m).shape[-1]
-        if ids_N.shape != (tokens,) or ids_N.dtype.is_floating_point or ids_N.dtype == torch.bool:
-            shape = tuple(ids_N.shape)
-            raise ValueError(f"{NAME}: ids of the {kind} must be {tokens} integers in row {self.row}, not {shape}")
-        if recorded is not None and ids_N.tolist() != recorded:
-            raise ValueError(f"{NAME}: ids of the {kind} are not those that the recording has in row {self.row}")
-        return ids_N.long()
+        return torch.tensor(rows[self.row])
 
 
 def _projection(attention: MultiHeadAttention, name: str, head: int) -> tuple[Tensor, Tensor | None, nn.RMSNorm | None]:
