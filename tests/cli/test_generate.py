@@ -102,7 +102,7 @@ def test_several_prompts_are_gone_on_with_at_once(writer: Path) -> None:
             ["--do-sample", "--temperature", "0.9", "--top-k", "50", "--top-p", "0.9", "--seed", "3"],
             {"do_sample": True, "temperature": 0.9, "top_k": 50, "top_p": 0.9, "seed": 3},
         ),
-        (["--num-beams", "3", "--length-penalty", "0.5"], {"num_beams": 3, "length_penalty": 0.5}),
+        (["--num-beams", "3"], {"num_beams": 3}),
         (["--dtype", "bfloat16"], {}),
     ],
     ids=["drawn", "beams", "bfloat16"],

@@ -35,9 +35,6 @@ def generate(
         float | None, typer.Option(help="Sample from the most probable tokens that together reach this probability.")
     ] = None,
     num_beams: Annotated[int, typer.Option(help="Number of beams of a beam search; 1 turns beam search off.")] = 1,
-    length_penalty: Annotated[
-        float | None, typer.Option(help="With --num-beams: values above 0 favour longer texts.")
-    ] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed for --do-sample.")] = None,
     dtype: Annotated[Storage, typer.Option(help="Data type of the weights and the computation.")] = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt.")] = False,
@@ -50,7 +47,6 @@ def generate(
         "top_k": top_k,
         "top_p": top_p,
         "num_beams": num_beams,
-        "length_penalty": length_penalty,
         "seed": seed,
     }
     with ending("generate", CheckpointError):

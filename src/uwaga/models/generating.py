@@ -6,9 +6,9 @@ same texts. Letters: R rows, W beams of a row, C candidates of a row, V vocabula
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 import torch
 from annotated_types import Ge, Gt, Le
@@ -22,12 +22,10 @@ from uwaga.models.tokenizers.tokenizer import Tokenizer, check_text
 from uwaga.nn.operand import check_ids, one_per_row
 from uwaga.ops.ragged import Ragged
 
-Ids = Sequence[Sequence[int]] | Ragged | Tensor
-Prompts = Sequence[str] | Ids
+Ids = Sequence[Sequence[int]] | Ragged
 _NONE = -torch.inf  # the score of a beam that holds no text
-# Options that have no effect without another.
+# Options that have no effect without do_sample.
 _SAMPLING = ("temperature", "top_k", "top_p", "seed")
-_BEAM_SEARCH = ("length_penalty", "early_stopping")
 
 
 @options
@@ -44,41 +42,32 @@ class GenerationOptions:
     top_k: Size | None
     top_p: Annotated[Real, Gt(0), Le(1)] | None
     num_beams: Size
-    length_penalty: Real | None
-    early_stopping: Literal[True, False, "never"] | None
     seed: Annotated[Integer, Ge(0), Le(2**64 - 1)] | None
     eos_token_ids: tuple[Any, ...]
 
     def __post_init__(self) -> None:
         is_one_search = not self.do_sample or self.num_beams == 1
         check(is_one_search, "generate: do_sample=True and num_beams > 1 exclude each other")
-        for mode, is_on, names in (
-            ("do_sample=True", self.do_sample, _SAMPLING),
-            ("num_beams > 1", self.num_beams > 1, _BEAM_SEARCH),
-        ):
-            for name in names:
-                check(is_on or getattr(self, name) is None, f"generate: {name} has no effect without {mode}")
+        for name in _SAMPLING:
+            is_used = self.do_sample or getattr(self, name) is None
+            check(is_used, f"generate: {name} has no effect without do_sample=True")
 
 
 @torch.no_grad()
 def generate(
     model: Model,
-    prompts: Prompts,
+    prompts: Sequence[str] | Ids,
     *,
-    lengths: Tensor | None = None,
     max_new_tokens: int = 20,
     do_sample: bool = False,
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
     num_beams: int = 1,
-    length_penalty: float | None = None,
-    early_stopping: bool | str | None = None,
     eos_token_ids: int | Sequence[int] | None = None,
-    pad_token_id: int | None = None,
     seed: int | None = None,
     streamer: Any = None,
-) -> list[str] | list[list[int]] | Ragged | Tensor:
+) -> list[str] | list[list[int]] | Ragged:
     """Generate new tokens after each prompt, by greedy search, sampling or beam search.
 
     Prompts of different lengths are packed without padding, and a finished row leaves the batch. The tokens are those that
@@ -86,26 +75,21 @@ def generate(
 
     Args:
         model: a model with a decoder, in evaluation mode; an encoder-decoder reads the prompts with its encoder.
-        prompts: texts, for a model that `uwaga.models.load` returned, whose tokenizer is used; or token ids as a list of lists,
-            as Ragged (N,), or as a tensor (R, T) with padding on the right.
-        lengths: (R,) the number of tokens of each padded prompt; None: there is no padding.
+        prompts: texts, for a model that `uwaga.models.load` returned, whose tokenizer is used; or token ids as a list of lists, or as
+            Ragged (N,).
         max_new_tokens: the largest number of new tokens of a prompt.
         do_sample: sample each token; else take the most probable one.
         temperature: divides the logits before sampling; 1 by default.
         top_k: sample from the k most probable tokens; all by default.
         top_p: sample from the most probable tokens that together have this probability; 1 by default.
-        num_beams: the number of beams; 1 for no beam search.
-        length_penalty: the log probability of a finished text is divided by its length to this power; 1 by default.
-        early_stopping: when a beam search ends: True, with the num_beams-th finished text; False, the default, when a better
-            one is unlikely; "never", when a better one is impossible.
+        num_beams: the number of beams; 1 for no beam search. A finished text is scored by its mean log probability.
         eos_token_ids: ids of tokens that end a text, which are part of the result; None for the model's own, () for no such tokens.
-        pad_token_id: fills the rows of the result if the prompts are a tensor; by default the model's own, or else its first end token.
         seed: the seed of sampling; the same seed and prompt give the same text in any batch. None: a seed from PyTorch's generator.
         streamer: an object with put(ids) and end(), such as transformers' TextStreamer, which receives the prompt and then each new
             token; for a single prompt without beam search.
 
     Returns:
-        The new tokens of each prompt, in the form of the prompts: texts, lists, Ragged (N,) or a tensor (R, longest).
+        The new tokens of each prompt, in the form of the prompts: texts, lists or Ragged (N,).
 
     Warns:
         UserWarning: a text has characters that the model's vocabulary lacks.
@@ -141,16 +125,12 @@ def generate(
         top_k=top_k,
         top_p=top_p,
         num_beams=num_beams,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping,
         seed=seed,
         eos_token_ids=model.config.eos_token_ids if eos_token_ids is None else ends,
     )
-    ids = {"eos_token_ids": ends, "pad_token_id": () if pad_token_id is None else (pad_token_id,)}
-    packed = _as_ragged(cast(Ids, prompts), lengths, next(model.parameters()).device)
+    packed = _as_ragged(cast(Ids, prompts), next(model.parameters()).device)
     check_ids("generate", "prompts", packed, model.config.vocab_size)
-    is_padded = isinstance(prompts, Tensor)
-    for rule in _broken_rules(model, packed, options, ids, lengths, streamer, is_padded=is_padded):
+    for rule in _broken_rules(model, packed, options, ends, streamer):
         raise ValueError(f"generate: {rule}")
     tokens = packed = packed.with_values(packed.values.long())
     if len(packed):
@@ -161,10 +141,6 @@ def generate(
             tokens = generate_tokens(decoding, packed, options, streamer)
     if isinstance(prompts, Ragged):
         return tokens
-    if is_padded:
-        fill = model.config.pad_token_id if pad_token_id is None else pad_token_id
-        # Without end tokens all rows have the same length.
-        return tokens.to_padded(fill=(*options.eos_token_ids, 0)[0] if fill is None else fill)
     written = [row.tolist() for row in tokens.to_list()]
     return written if writer is None else [writer.decode(row) for row in written]
 
@@ -191,18 +167,12 @@ def unknown_text(unknown: Sequence[str]) -> str:
     return f"the model has no token for {shown}: it cannot tell what is written there"
 
 
-def _as_ragged(prompts: Ids, lengths: Tensor | None, device: torch.device) -> Ragged:
+def _as_ragged(prompts: Ids, device: torch.device) -> Ragged:
     """Return the ids of all prompts, Ragged (N,)."""
     if isinstance(prompts, Ragged):
         return prompts
-    if isinstance(prompts, Tensor):
-        check(prompts.dim() == 2, f"generate: padded prompts must be (R, T), not {tuple(prompts.shape)}")
-        whole = torch.full(prompts.shape[:1], prompts.shape[1], device=prompts.device)
-        return Ragged.from_padded(prompts, whole if lengths is None else lengths)
     if not isinstance(prompts, Sequence) or not all(map(_is_ids, prompts)):
-        raise ValueError(
-            "generate: prompts must be a list of texts or of lists of ids, Ragged, or a padded tensor (R, T)"
-        )
+        raise ValueError("generate: prompts must be a list of texts or of lists of ids, or Ragged")
     if not prompts:
         return Ragged(*(torch.zeros(count, dtype=torch.int64, device=device) for count in (0, 1)))
     return Ragged.from_list([torch.as_tensor(ids, dtype=torch.int64, device=device) for ids in prompts])
@@ -218,22 +188,14 @@ def _broken_rules(
     model: Model,
     prompts: Ragged,
     options: GenerationOptions,
-    ids: Mapping[str, Sequence[object]],
-    lengths: Tensor | None,
+    ends: Sequence[object],
     streamer: Any,
-    *,
-    is_padded: bool,
 ) -> Iterator[str]:
     if model.training:
         yield "the model is in training mode, with dropout; call model.eval() first"
-    if lengths is not None and not is_padded:
-        yield "lengths need prompts that are a padded tensor (R, T)"
-    if ids["pad_token_id"] and not is_padded:
-        yield "pad_token_id needs prompts that are a tensor"
-    for name, numbers in ids.items():
-        for number in numbers:
-            if type(number) is not int or not 0 <= number < model.config.output_vocab_size:
-                yield f"{name} must be an id from 0 to {model.config.output_vocab_size - 1}, not {number!r}"
+    for number in ends:
+        if type(number) is not int or not 0 <= number < model.config.output_vocab_size:
+            yield f"eos_token_ids must be an id from 0 to {model.config.output_vocab_size - 1}, not {number!r}"
     for number in (prompts.lengths == 0).nonzero().flatten().tolist():
         yield f"prompt {number} is empty"
     most, is_causal, new = model.config.max_tokens, model.config.is_causal, options.max_new_tokens
@@ -348,7 +310,6 @@ class Beams:
         beams = options.num_beams
         self.options, self.step = options, 0
         self.eos = torch.tensor(options.eos_token_ids, dtype=torch.int64, device=device)
-        self.penalty = 1.0 if options.length_penalty is None else options.length_penalty
         self.running_RWT = torch.zeros(rows, beams, options.max_new_tokens, dtype=torch.int64, device=device)
         # All beams of a row start as the same text: only one is continued.
         self.running_score_RW = torch.full((rows, beams), _NONE, device=device)
@@ -380,7 +341,7 @@ class Beams:
         """Keep the best W of the finished texts and of those among the best W candidates that finish now."""
         beams = self.done_score_RW.shape[1]
         is_best_C = torch.arange(score_RC.shape[1], device=score_RC.device) < beams
-        ended_RC = (score_RC / self.step**self.penalty).masked_fill(~(has_ended_RC & is_best_C), _NONE)
+        ended_RC = (score_RC / self.step).masked_fill(~(has_ended_RC & is_best_C), _NONE)
         self.done_score_RW, chosen_RW = torch.cat((self.done_score_RW, ended_RC), 1).topk(beams)
         lengths = torch.cat((self.done_length_RW, torch.full_like(score_RC, self.step, dtype=torch.int64)), 1)
         self.done_length_RW = lengths.gather(1, chosen_RW)
@@ -388,13 +349,7 @@ class Beams:
 
     def continues(self) -> Tensor:
         """Return whether each row may still find a better text than its worst finished one, (R,) bool."""
-        is_full_R = (self.done_score_RW > _NONE).all(1)
-        length = self.step
-        if self.options.early_stopping == "never" and self.penalty > 0.0:
-            length = self.options.max_new_tokens
-        could_R = self.running_score_RW[:, 0] / length**self.penalty > self.done_score_RW.amin(1)
-        if self.options.early_stopping is True:
-            could_R = could_R & ~is_full_R
+        could_R = self.running_score_RW[:, 0] / self.step > self.done_score_RW.amin(1)
         return could_R if self.step < self.options.max_new_tokens else torch.zeros_like(could_R)
 
     def best(self) -> tuple[Tensor, Tensor]:
