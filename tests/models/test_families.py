@@ -457,6 +457,12 @@ def test_what_is_absent_is_what_transformers_takes(kind: str) -> None:
     there, family = transformers.CONFIG_MAPPING[kind]().to_dict(), family_of(kind, WHERE)
     read = family.read(kind, File({"model_type": kind}, WHERE, frozenset()), {})
     for ours in (family.written(read), family.written(config(kind))):
-        for key in (*family.keys, "rope_parameters", "layer_types", "sliding_window"):
+        for key in family.keys:
             if key in there and key in ours and not (there[key] is None and key in _OWN_DEFAULTS):
                 assert ours[key] == there[key], key
+    if rope := there.get("rope_parameters"):
+        bases = {kind["rope_theta"] for kind in ([rope] if "rope_theta" in rope else rope.values())}
+        assert {rope.base for rope in read.ropes} == bases
+    if "layer_types" in there:
+        is_local = [kind == "sliding_attention" for kind in there["layer_types"]]
+        assert [width is not None for width in read.windows] == is_local

@@ -1,7 +1,6 @@
-"""rope_parameters and rope_scaling of config.json: the base and the scaling of rotary positions, and back."""
+"""rope_parameters and rope_scaling of config.json: the base and the scaling of rotary positions."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Le
@@ -9,12 +8,11 @@ from annotated_types import Ge, Gt, Le
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Positive, Real, Switch, Words
 from uwaga._base.terminal import printable
-from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, ModelSize, setting
-from uwaga.nn.rotary_scaling import KINDS, RotaryScaling
+from uwaga.models.checkpoints.config_json import ModelSize, setting
+from uwaga.nn.rotary_scaling import RotaryScaling
 
 _LENGTH = "original_max_position_embeddings"
-# Keys of config.json that `read_by_layer_type` reads in addition to the bases, and keys that `read` reads; a saved file has
-# rope_parameters alone.
+# Keys of config.json that `read_by_layer_type` reads in addition to the bases, and keys that `read` reads.
 KEYS_BY_LAYER_TYPE = frozenset(["partial_rotary_factor", "rope_parameters", "rope_scaling"])
 KEYS = KEYS_BY_LAYER_TYPE | {_LENGTH, "rope_theta"}
 _YARN = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate")
@@ -27,7 +25,6 @@ _OWN_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "yarn": (("factor", _LENGTH), _YARN),
 }
 _RULES: dict[str, Any] = {_LENGTH: ModelSize, "truncate": Switch}  # of all other keys: Positive
-_DEFAULTS = {option.name: option.default for option in fields(RotaryScaling)}
 _Kind: Any = Literal[tuple(_OWN_KEYS)]
 _COMMON = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
 
@@ -124,43 +121,3 @@ def _rope(config: Mapping[str, Any], values: Mapping[str, object], where: str, n
         return Rope(base, make(kind=kind, **options))
     except ValueError as error:
         raise CheckpointError(f"{inside}: {error}") from error
-
-
-def write(rope: Rope) -> dict[str, object]:
-    """
-    >>> write(Rope(10000.0, RotaryScaling(kind="linear", factor=2.0)))
-    {'rope_type': 'linear', 'rope_theta': 10000.0, 'factor': 2.0}
-    """
-    scaling = rope.scaling
-    written = {"rope_type": "default" if scaling is None else scaling.kind, "rope_theta": rope.base}
-    if scaling is None:
-        return written
-    assert scaling.kind in KINDS
-    needed, optional = _OWN_KEYS[scaling.kind]
-    names = (*needed, *(name for name in optional if getattr(scaling, name) != _DEFAULTS[name]))
-    return written | {name: getattr(scaling, name) for name in names}
-
-
-def layers_to_write(
-    model_type: str, windows: Sequence[int | None], ropes: Sequence[Rope]
-) -> tuple[list[str], int | None, dict[str, Rope]]:
-    """Return the type of each layer, the window of local layers, and the positions of each type.
-
-    Raises CheckpointError if layers of one type have different windows or positions.
-    """
-    kinds = [GLOBAL if window is None else LOCAL for window in windows]
-    by_kind, local = dict(zip(kinds, ropes, strict=True)), set(windows) - {None}
-    if len(local) > 1 or [by_kind[kind] for kind in kinds] != list(ropes):
-        raise no_such_layers(model_type)
-    return kinds, next(iter(local), None), by_kind
-
-
-def no_such_layers(model_type: str) -> CheckpointError:
-    return CheckpointError(f"transformers has no {model_type} model with these windows and rotary bases")
-
-
-def write_by_layer_type(ropes: Mapping[str, Rope]) -> dict[str, dict[str, object]]:
-    """Return what `read_by_layer_type` reads. Raises CheckpointError if transformers has no such model."""
-    if any(rope.scaling is not None and not rope.scaling.truncate for rope in ropes.values()):
-        raise CheckpointError("rope_parameters: transformers does not read truncate=False of a type of layers")
-    return {kind: write(rope) for kind, rope in ropes.items()}

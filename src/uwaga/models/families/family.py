@@ -122,13 +122,13 @@ class Family:
                     f"config: {model_type}: {unknown_key(name, self.settings).replace('key', 'setting', 1)}"
                 )
         read = {key.ours: _value(file, name, key) for name, key in self.keys.items()}
-        kept = self._kept(file)
+        self._check_others(file)
         file = file._replace(names=None if file.names is None else frozenset(map(self.bare, file.names)))
         for name, value in overrides.items():  # before `settle` computes with them
             rule = self.keys[name].kind if name in self.keys else None
             if name in _RULES:
                 options.read(rule or _RULES[name], value, path=f"Config: {name}")
-        settings = {"model_type": model_type, **self.fixed, **read, **overrides, "kept": kept}
+        settings = {"model_type": model_type, **self.fixed, **read, **overrides, "kept": dict(file.config)}
         if "outputs" not in overrides:
             settings["outputs"] = self.outputs if file.names is None else self._stored_outputs(file)
         self.settle(settings, file)
@@ -146,11 +146,8 @@ class Family:
         others = {second: key.ours for second, key in _SECOND_NAMES.items() if second not in self.keys}
         return {second: first[ours] for second, ours in others.items() if ours in first}
 
-    def _kept(self, file: File) -> dict[str, object]:
-        """Return the keys that are not read, which saving writes unchanged. Warns of unknown keys.
-
-        Raises CheckpointError if a key has a value that is not supported.
-        """
+    def _check_others(self, file: File) -> None:
+        """Warn of unknown keys. Raises CheckpointError if a key that is not computed has a value that is not supported."""
         config, only = file.config, config_json.ONLY | self.only
         for name, values in only.items():
             if name in config and config[name] not in values:
@@ -164,24 +161,27 @@ class Family:
             if config.get(second, expected) != expected:
                 rule = f"{second} is another name of {first}, which is {expected!r}"
                 raise CheckpointError(f"{file.where}: {rule}, not {printable(repr(config[second]))}: remove one")
-        kept = {name: value for name, value in config.items() if name not in self.keys}
-        unknown = kept.keys() - only.keys() - set(self.harmless) - seconds.keys() - config_json.HARMLESS
-        if unknown:
+        known = self.keys.keys() | only.keys() | set(self.harmless) | seconds.keys() | config_json.HARMLESS
+        if file.names is not None and (unknown := config.keys() - known):
             names = ", ".join(sorted(map(printable, unknown)))
             warnings.warn(f"{file.where} has unknown keys, which have no effect: {names}")
-        return kept
 
     def written(self, config: Config) -> dict[str, object]:
-        """Return config.json as transformers reads it, with unknown keys as they were read.
+        """Return config.json as transformers reads it: that of the file, with the settings that have keys.
 
-        Raises CheckpointError if transformers has no such model.
+        Raises CheckpointError if transformers has no such model, or a setting without a key is not that of the file.
         """
-        kept = {name: value for name, value in config.kept.items() if name not in {"torch_dtype", *self.dropped}}
+        kept = {name: value for name, value in config.kept.items() if name not in ("torch_dtype", *self.dropped)}
         keys = {name: _written(config, key) for name, key in self.keys.items() if key.ours in _FIELDS}
         more = {"model_type": config.model_type, **self.write(config)}
         if "architectures" not in more:
             more["architectures"] = [self.architecture(config.outputs)]
-        return kept | keys | more
+        result = kept | keys | more
+        again = self.read(config.model_type, File(result, "save: config.json"), {})
+        for name in sorted(_FIELDS & set(self.extra)):
+            if getattr(again, name) != (value := getattr(config, name)):
+                raise CheckpointError(f"save: no key of a {config.model_type} model says that {name} is {value}")
+        return result
 
     def architecture(self, outputs: Collection[str]) -> str:
         """Return the class of transformers with these outputs, with or without a pooler. Raises CheckpointError if there is no such class."""

@@ -23,7 +23,7 @@ _GEMMA3_KEYS = without(_GEMMA2_KEYS, "attn_logit_softcapping") | keys(
     final_logit_softcapping=None,
     use_bidirectional_attention=Key("bidirectional", False, Switch | None),
 )
-# Keys that are read below; a saved file has those of today.
+# Keys that are read below.
 _LAYERS = rope_parameters.KEYS | {"layer_types", "rope_local_base_freq", "sliding_window", "sliding_window_pattern"}
 _BASES = {GLOBAL: ("rope_theta", 1e6), LOCAL: ("rope_local_base_freq", 10000.0)}  # of Gemma 3
 
@@ -54,25 +54,11 @@ def _settle(settings: dict[str, Any], file: File) -> None:
 
 
 def _write(config: Config) -> dict[str, object]:
-    kinds, window, ropes = rope_parameters.layers_to_write(config.model_type, config.windows, config.ropes)
-    is_gemma2 = config.model_type == "gemma2"
-    if is_gemma2 and len(set(config.ropes)) > 1:
-        raise rope_parameters.no_such_layers(config.model_type)
-    assert config.scale is not None
-    window, scalar = window or 4096, round(config.scale**-2, 9)
-    written: dict[str, object] = {
+    return {
         **({"hidden_activation": "gelu_pytorch_tanh"} if config.activation == "gelu_tanh" else {}),
-        # transformers accepts only an integer.
-        "query_pre_attn_scalar": int(scalar) if scalar.is_integer() else scalar,
         # Without a head nothing is tied here; whoever adds one there ties it, as Gemma does.
         "tie_word_embeddings": config.tie_word_embeddings or "logits" not in config.outputs,
-        "layer_types": kinds,
-        "sliding_window": window if config.is_causal else 2 * window,
     }
-    if is_gemma2:
-        return written | {"rope_parameters": rope_parameters.write(config.ropes[0])}
-    rope = rope_parameters.write_by_layer_type(ropes)
-    return written | {"rope_parameters": rope, "use_bidirectional_attention": not config.is_causal}
 
 
 _GEMMA2 = replace(
@@ -96,7 +82,6 @@ _GEMMA2 = replace(
     ),
     architectures={"Gemma2Model": (), "Gemma2ForCausalLM": ("logits",)},
     tokenizer="GemmaTokenizer",
-    dropped=_LAYERS,
     settle=_settle,
     write=_write,
 )  # fmt: skip

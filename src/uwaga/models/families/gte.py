@@ -11,7 +11,6 @@ from uwaga._base.errors import OwnCodeError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import config_json, rope_parameters
 from uwaga.models.checkpoints.config_json import Key, ModelSize, keys
-from uwaga.models.configuration import Config
 from uwaga.models.families import bert
 from uwaga.models.families.family import File, classes, layers, without
 
@@ -67,10 +66,6 @@ def _settle_nomic(settings: dict[str, Any], file: File) -> None:
     _settle(1000.0, settings, file)
 
 
-def _write(config: Config) -> dict[str, object]:
-    return bert.write(config) | {"rope_parameters": rope_parameters.write(config.ropes[0])}
-
-
 _FIXED = {"embedding_norm": True, "lm_head_bias": True}
 _QKV = "attention.(query|key|value)"
 _NAMES = without(bert.EMBEDDINGS, "embeddings.position_embeddings") | bert.TYPES | bert.POOLER
@@ -80,9 +75,7 @@ _GTE = replace(
     only=bert.BERT.only | _ONLY,
     reasons=_REASONS,
     harmless=_HARMLESS | rope_parameters.KEYS,
-    dropped={"num_labels", *rope_parameters.KEYS},
     unread=bert.UNREAD,
-    write=_write,
 )
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from uwaga.models.checkpoints import config_json, rope_parameters
 from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, Key, ModelCount, ModelSize, keys, read_layer_types
-from uwaga.models.configuration import Config
 from uwaga.models.families.family import Family, File, classes, layers, without
 
 _KEYS = keys(
@@ -26,7 +25,7 @@ _QWEN2_KEYS = _MISTRAL_KEYS | keys(
     max_position_embeddings=32768, eos_token_id=None,
 )  # fmt: skip
 _QWEN3_KEYS = _QWEN2_KEYS | keys(head_dim=Key("d_k", 128, ModelSize | None), attention_bias=False)
-# Keys that are read below; a saved file has those of today.
+# Keys that are read below.
 _LAYERS = rope_parameters.KEYS | {"layer_types", "max_window_layers", "sliding_window", "use_sliding_window"}
 ATTENTION = {f"self_attn.{name[0]}_proj": f"attention.{name}" for name in ("query", "key", "value", "output")}
 NAMES = {
@@ -76,20 +75,6 @@ def _settle_eurobert(settings: dict[str, Any], file: File) -> None:
     settings["lm_head_bias"] = settings["feed_forward_bias"]
 
 
-def _write(config: Config) -> dict[str, object]:
-    kind, windows = config.model_type, config.windows or (None,) * config.num_layers
-    kinds, window, _ = rope_parameters.layers_to_write(kind, windows, config.ropes)
-    is_unknown = window is not None and kind in ("eurobert", "llama")
-    if is_unknown or len(set(config.ropes)) > 1 or (kind == "mistral" and len(set(kinds)) > 1):
-        raise rope_parameters.no_such_layers(kind)
-    written: dict[str, object] = {"rope_parameters": rope_parameters.write(config.ropes[0])}
-    if kind not in ("eurobert", "llama"):
-        written["sliding_window"] = window
-    if kind.startswith("qwen"):
-        written |= {"layer_types": kinds, "use_sliding_window": window is not None}
-    return written
-
-
 DECODER = {"Model": (), "ForCausalLM": ("logits",)}
 LLAMA = Family(
     keys=_KEYS,
@@ -107,9 +92,7 @@ LLAMA = Family(
     logits=("lm_head", "lm_head.bias"),
     architectures=classes("Llama", DECODER),
     unread={"layers.{n}.self_attn.rotary_emb.inv_freq": "a buffer of transformers before 4.32"},
-    dropped=_LAYERS,
     settle=settle,
-    write=_write,
 )  # fmt: skip
 _NO_BIAS = {"qkv_bias": False, "feed_forward_bias": False}
 FAMILIES = {

@@ -8,7 +8,6 @@ from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import config_json, rope_parameters
 from uwaga.models.checkpoints.config_json import GLOBAL, LAYER_TYPES, LOCAL, ModelSize, keys, read_layer_types
-from uwaga.models.configuration import Config
 from uwaga.models.families.family import Family, File, layers
 
 _KEYS = keys(
@@ -16,7 +15,7 @@ _KEYS = keys(
     max_position_embeddings=8192, norm_eps=1e-5, norm_bias=False, attention_bias=False, mlp_bias=False, embedding_dropout=0.0,
     mlp_dropout=0.0, tie_word_embeddings=True, pad_token_id=50283, classifier_activation="gelu", classifier_bias=False, decoder_bias=True,
 )  # fmt: skip
-# Keys that are read below; a saved file has those of today.
+# Keys that are read below.
 _LAYERS = rope_parameters.KEYS_BY_LAYER_TYPE | {
     "global_attn_every_n_layers", "global_rope_theta", "layer_types", "local_attention", "local_rope_theta", "sliding_window"
 }  # fmt: skip
@@ -45,12 +44,6 @@ def _settle(settings: dict[str, Any], file: File) -> None:
     ropes = rope_parameters.read_by_layer_type(config, where, length, _BASES, scaled=LAYER_TYPES)
     settings.setdefault("windows", config_json.windows_of(types, side, where))
     settings.setdefault("ropes", tuple(ropes[kind] for kind in types))
-
-
-def _write(config: Config) -> dict[str, object]:
-    kinds, window, ropes = rope_parameters.layers_to_write(config.model_type, config.windows, config.ropes)
-    written = rope_parameters.write_by_layer_type(ropes)
-    return {"layer_types": kinds, "local_attention": 2 * (window or 64), "rope_parameters": written}
 
 
 _MODERNBERT = Family(
@@ -84,8 +77,6 @@ _MODERNBERT = Family(
     architectures={"ModernBertModel": (), "ModernBertForMaskedLM": ("logits",)},
     tokenizer="TokenizersBackend",
     forces_tokenizer=True,
-    dropped=_LAYERS,
     settle=_settle,
-    write=_write,
 )  # fmt: skip
 FAMILIES = {"modernbert": _MODERNBERT}

@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args
 from torch import Generator, Tensor
 from torch.nn import init
 
-from uwaga._base.errors import CheckpointError
 from uwaga.models.checkpoints.config_json import Activation, Key, SomeLayers, keys, write_activation
 from uwaga.models.configuration import Config
 from uwaga.models.families.family import Draw, Family, File, classes, layers
@@ -59,13 +58,11 @@ def _settle(settings: dict[str, Any], file: File) -> None:
 
 
 def _write(config: Config) -> dict[str, object]:
-    projection = next((name for name, ours in _PROJECTIONS.items() if ours == (config.activation, config.gated)), None)
-    if projection is None:
-        raise CheckpointError(f"transformers has no T5 with the gated activation {config.activation}")
+    shape = config.activation, config.gated
     return {
         "is_encoder_decoder": config.has_both,
         "num_decoder_layers": config.num_decoder_layers or config.num_layers,
-        "feed_forward_proj": projection,
+        "feed_forward_proj": next((name for name, ours in _PROJECTIONS.items() if ours == shape), None),
     }
 
 
