@@ -235,33 +235,16 @@ def _longer(content: bytes) -> bytes:
     return content[: at + 20] + struct.pack("<LL", 400, 400) + content[at + 28 :]
 
 
-def _second_archive(folder: Path) -> None:
-    first = archive(one_number(1), folder).read_bytes()
-    path = archive(one_number(666), folder)
-    path.write_bytes(first + path.read_bytes())
-
-
 def _long_directory(content: bytes) -> bytes:
     at, size = content.index(b"PK\1\2"), untrusted.JSON_BYTES + 1
     return content[:at] + bytes(size) + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 2, 2, size, at, 0)
 
 
 _PICKLE = one_number(1)["archive/data.pkl"]
-# What one parser of zip archives reads otherwise than another.
+# Archives that claim more than they have, or what torch.save does not write.
 ARCHIVES: dict[str, Spoil] = {
-    "two archives": _second_archive,
-    "something behind it": partial(changed, one_number(1), lambda content: content + b"more"),
-    "a record of the same name": partial(
-        changed, one_number(1) | {"archive/data/1": bytes(4)}, lambda content: content.replace(b"data/1", b"data/0")
-    ),
-    "a record of the same name in capitals": partial(archive, one_number(1) | {"archive/DATA.PKL": _PICKLE}),
     "records that overlap": partial(changed, {"a/0": bytes(8), "a/data.pkl": _PICKLE, "a/1": bytes(8)}, _overlapping),
     "a record that ends behind the directory": partial(changed, one_number(1), _longer),
-    "a record without a header": partial(
-        changed,
-        one_number(1),
-        lambda content: content.replace(b"PK\3\4", b"PK\3\5", 2).replace(b"PK\3\5", b"PK\3\4", 1),
-    ),
     "another byte order": partial(archive, one_number(1) | {"archive/byteorder": b"big"}),
     "a storage that is larger than its record": partial(
         archive, {**one_number(1), "archive/data/0": b"\0\0\0", "archive/data/1": bytes(4000)}

@@ -1,4 +1,4 @@
-"""Reading weights from a file of torch.save: its one zip directory and its pickle are interpreted here, and make the tensors.
+"""Reading weights from a file of torch.save: its pickle is interpreted here, and makes the tensors.
 
 The interpreter runs no code of the file, hashes nothing but strings, and allocates nothing of a size that the file states. It makes
 dictionaries by name, tuples, strings, numbers and dense tensors; each tensor is a view of a record that lies in the file. The file
@@ -13,6 +13,7 @@ import pickletools
 import struct
 import zipfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -27,20 +28,14 @@ from uwaga._base.terminal import printable
 # The greatest number of opcodes of a pickle: a weight has about 40.
 _MOST_OPCODES = 500_000
 _MOST_DIMENSIONS = 64
-_LOCAL_HEADER = struct.Struct("<4s22x2H")  # signature, lengths of the name and of the extra field
-_DESCRIPTOR_BYTES = 24  # between two records
-# No quantized ones, which have a scale too. Dtypes without a class of storages are an argument of _rebuild_tensor_v3.
-_DTYPES = {str(x): x for x in vars(torch).values() if isinstance(x, torch.dtype) and not str(x).startswith("torch.q")}
+# Of weights, and of the masks and positions next to them in old files.
 _STORAGES = {
-    **{f"torch.{x}Storage": getattr(torch, x.lower()) for x in ("Bool", "Short", "Int", "Long")},
+    **{f"torch.{x}Storage": getattr(torch, x.lower()) for x in ("Bool", "Int", "Long")},
     **{f"torch.{x}Storage": getattr(torch, x.lower()) for x in ("Half", "BFloat16", "Float", "Double")},
-    **dict.fromkeys(("torch.ByteStorage", "torch.storage.UntypedStorage"), torch.uint8),
-    "torch.CharStorage": torch.int8,
-    "torch.ComplexFloatStorage": torch.complex64,
-    "torch.ComplexDoubleStorage": torch.complex128,
+    "torch.ByteStorage": torch.uint8,
 }
-_TENSORS = ("torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3")
-_GLOBALS = {"collections.OrderedDict", "torch._utils._rebuild_parameter", *_TENSORS, *_STORAGES, *_DTYPES}
+_TENSOR = "torch._utils._rebuild_tensor_v2"
+_GLOBALS = {"collections.OrderedDict", "torch._utils._rebuild_parameter", _TENSOR, *_STORAGES}
 
 
 class _Global(NamedTuple):
@@ -50,7 +45,6 @@ class _Global(NamedTuple):
 
 
 class _Storage(NamedTuple):
-    key: str
     dtype: torch.dtype
     content: torch.UntypedStorage
 
@@ -100,46 +94,37 @@ def _load(file: _Mapped) -> object:
     is_little = not length or file[order : order + min(length, 8)] == b"little"
     check(is_little, "its numbers are not little-endian; save it again on a little-endian machine")
     numbers = torch.frombuffer(file, dtype=torch.uint8).untyped_storage()
-    storages: dict[str, _Storage] = {}
+
+    @cache
+    def record(key: str) -> torch.UntypedStorage:
+        check(f"{folder}/data/{key}" in records, f"missing storage {printable(key)}")
+        begin, size = records[f"{folder}/data/{key}"]
+        # torch.save aligns storages to 64 bytes; other programs that write archives do not.
+        return numbers[begin : begin + size] if begin % 16 == 0 else numbers[begin : begin + size].clone()
 
     def storage(key: str, dtype: torch.dtype, numel: int) -> _Storage:
-        place, shown = records.get(f"{folder}/data/{key}"), printable(key)
-        check(place, f"missing storage {shown}")
-        (begin, held), size = place or (0, 0), numel * dtype.itemsize
-        check(0 <= size <= held, f"storage {shown} claims {size} bytes and has {held}")
-        if key not in storages:
-            content = numbers[begin : begin + size]
-            # torch.save aligns storages to 64 bytes; other programs that write archives do not.
-            storages[key] = _Storage(key, dtype, content if begin % 16 == 0 else content.clone())
-        found = storages[key]
-        check((found.dtype, found.content.nbytes()) == (dtype, size), f"storage {shown} has two types or sizes")
-        return found
+        content, size = record(key), numel * dtype.itemsize
+        held = content.nbytes()
+        check(0 <= size <= held, f"storage {printable(key)} claims {size} bytes and has {held}")
+        return _Storage(dtype, content[:size])
 
     return _interpret(file[begin : begin + size], storage)
 
 
 def _records(file: _Mapped) -> dict[str, tuple[int, int]]:
     """Return where the records of an archive begin, and their sizes, in the directory's order. Raises what zipfile raises."""
-    is_at_end = file[-22:].startswith(b"PK\5\6")  # the end of the directory, without a comment
-    check(is_at_end, "it does not end with the directory of a zip archive")
     with zipfile.ZipFile(cast(BinaryIO, file)) as archive:
-        entries, end = archive.infolist(), archive.start_dir
-    names = {entry.filename.lower() for entry in entries}
-    check(len(names) == len(entries), "the archive has two records with the same name")
+        entries = archive.infolist()
     results: dict[str, tuple[int, int]] = {}
-    before = 0
     for entry in entries:
         name, at = f"the record {printable(entry.filename)}", entry.header_offset
         is_stored = entry.compress_type == zipfile.ZIP_STORED and entry.file_size == entry.compress_size
         is_stored = is_stored and not entry.flag_bits & 1
         check(is_stored, f"{name} is compressed or encrypted, which torch.save does not do")
-        follows = 0 <= at - before <= (_DESCRIPTOR_BYTES if results else 0) and at + _LOCAL_HEADER.size <= end
-        check(follows, f"{name} does not follow the one before it; it may be part of another archive")
-        signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack_from(file, at)
-        begin = at + _LOCAL_HEADER.size + name_bytes + extra_bytes
-        before = begin + entry.file_size
-        check(signature == b"PK\3\4" and before <= end, f"{name} has no header, or ends after the end of the file")
+        begin = at + 30 + sum(struct.unpack_from("<2H", file, at + 26))  # the name, and what follows it
+        check(at >= 0 and begin + entry.file_size <= len(file), f"{name} ends after the end of the file")
         results[entry.filename] = (begin, entry.file_size)
+    check(sum(entry.file_size for entry in entries) <= len(file), "its records overlap")
     return results
 
 
@@ -225,28 +210,17 @@ def _call(function: object, arguments: object) -> object:
             return {}
         case _Global("torch._utils._rebuild_parameter"), (Tensor() as data, *_):
             return data
-        case _Global(name), (_Storage() as stored, int(offset), tuple(shape), tuple(strides), _, _, *lazy) if (
-            name in _TENSORS
-        ):
-            return _tensor(name, stored, offset, shape, strides, lazy)
+        case _Global(name), (_Storage() as stored, int(offset), tuple(shape), tuple(strides), _, _) if name == _TENSOR:
+            return _tensor(stored, offset, shape, strides)
     raise ValueError("a call that torch.save does not write for dense tensors")
 
 
-def _tensor(
-    name: str, stored: _Storage, offset: int, shape: tuple[Any, ...], strides: tuple[Any, ...], lazy: list[Any]
-) -> Tensor:
+def _tensor(stored: _Storage, offset: int, shape: tuple[Any, ...], strides: tuple[Any, ...]) -> Tensor:
     """Return a tensor that lies within its storage. Raises ValueError."""
-    key, dtype, content = stored
-    match lazy:  # in _rebuild_tensor_v3 the dtype, then which operations are still to be done
-        case [_Global(of), *rest] if name.endswith("_v3") and of in _DTYPES:
-            dtype, lazy = _DTYPES[of], rest
-    plain = "a lazy conjugate or negative; call resolve_conj() and resolve_neg() before it is saved"
-    check(lazy in ([], [{}]), plain)
     is_shape = len(shape) == len(strides) <= _MOST_DIMENSIONS
     is_shape = is_shape and all(type(n) is int and 0 <= n < 2**63 for n in (offset, *shape, *strides))
     check(is_shape and math.prod(shape) < 2**63, "a tensor with an invalid shape or strides")
     steps = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
-    needed = offset + (0 if 0 in shape else steps)
-    numel = content.nbytes() // dtype.itemsize
-    check(needed <= numel, f"a tensor needs {needed} elements of storage {printable(key)}, which has {numel}")
-    return torch.empty(0, dtype=dtype).set_(content, offset, shape, strides)
+    needed, numel = offset + (0 if 0 in shape else steps), stored.content.nbytes() // stored.dtype.itemsize
+    check(needed <= numel, f"a tensor needs {needed} elements of its storage, which has {numel}")
+    return torch.empty(0, dtype=stored.dtype).set_(stored.content, offset, shape, strides)
