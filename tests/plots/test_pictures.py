@@ -35,24 +35,25 @@ def test_the_mean_is_large_and_every_head_small() -> None:
     numpy.testing.assert_allclose(heads, expected_HIJ)
 
 
-def test_one_of_a_batch_chosen_heads_and_who_looks() -> None:
+def test_one_image_of_a_batch() -> None:
     m = some_map(2)
-    figure = plots.patch_attention(PICTURE, m, GRID, 0, index=1, heads=[2, 0], looked_at=True)
-    expected_HIJ = GRID.looked_at(m, 0, picture=1).double().numpy()
-    numpy.testing.assert_allclose(overlays(figure), [expected_HIJ[[2, 0]].mean(0), expected_HIJ[2], expected_HIJ[0]])
-    titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
-    assert titles == ["who looks at [CLS], mean of 2 heads", "head 2", "head 0"]
+    figure = plots.patch_attention(PICTURE, m, GRID, 0, index=1)
+    expected_HIJ = GRID.looks_at(m, 0, picture=1).double().numpy()
+    numpy.testing.assert_allclose(overlays(figure), [expected_HIJ.mean(0), *expected_HIJ])
+    titles = [ax.get_title().partition("\n")[0] for ax in figure.axes if ax.get_title()]
+    assert titles == ["where [CLS] looks, mean of 3 heads", "head 0", "head 1", "head 2"]
 
 
 def test_one_head_is_drawn_once_and_the_patch_is_framed() -> None:
-    figure = plots.patch_attention(PICTURE, some_map(), GRID, (1, 0), heads=[1])
+    m = some_map(heads=1)
+    figure = plots.patch_attention(PICTURE, m, GRID, (1, 0))
     ax = figure.axes[0]
     assert len(overlays(figure)) == 1
     assert {(frame.get_x(), frame.get_y()) for frame in ax.patches} == {(0, 1)}
     first, shares = ax.get_title().split("\n")
-    assert first == "where patch (1, 0) looks, head 1"
-    on_HS = GRID.on_special(some_map(), (1, 0))
-    assert shares == f"[CLS] {float(on_HS[1, 0]):.2f}, [REG 0] {float(on_HS[1, 1]):.2f}"
+    assert first == "where patch (1, 0) looks, head 0"
+    on_HS = GRID.on_special(m, (1, 0))
+    assert shares == f"[CLS] {float(on_HS[0, 0]):.2f}, [REG 0] {float(on_HS[0, 1]):.2f}"
     assert not plots.patch_attention(PICTURE, some_map(), GRID, 1).axes[0].patches  # a register is in no place
 
 
@@ -77,20 +78,14 @@ def test_a_map_of_one_head_and_a_word_that_looks() -> None:
     ids=lambda picture: getattr(picture, "mode", f"{tuple(getattr(picture, 'shape', ()))}"),
 )
 def test_every_kind_of_picture(picture: object) -> None:
-    shown = plots.patch_attention(picture, some_map(), GRID, 0, heads=[0]).axes[0].images[0].get_array()
+    shown = plots.patch_attention(picture, some_map(), GRID, 0).axes[0].images[0].get_array()
     assert shown.shape[:2] == (16, 24)
     numpy.testing.assert_allclose(shown, 1.0)
 
 
 def test_a_token_from_the_end_is_the_same_token() -> None:
-    for query, looked_at, title in (
-        (-1, False, "where patch (1, 2) looks, "),
-        (torch.tensor(-7), True, "who looks at [REG 0], "),
-    ):
-        one, other = (
-            plots.patch_attention(PICTURE, some_map(), GRID, at, heads=[0], looked_at=looked_at).axes[0]
-            for at in (query, int(query) + 8)
-        )
+    for query, title in ((-1, "where patch (1, 2) looks, "), (torch.tensor(-7), "where [REG 0] looks, ")):
+        one, other = (plots.patch_attention(PICTURE, some_map(), GRID, at).axes[0] for at in (query, int(query) + 8))
         assert one.get_title() == other.get_title()
         assert one.get_title().startswith(title)
         assert [frame.get_xy() for frame in one.patches] == [frame.get_xy() for frame in other.patches]

@@ -52,23 +52,6 @@ def new_figure(width: float, height: float, *, layout: str = "compressed") -> Fi
     return import_matplotlib("uwaga.plots.shown_figure").ShownFigure(figsize=(width, height), layout=layout)
 
 
-def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
-    """Return the given axes, or the axes of a new figure of this size in inches."""
-    if ax is not None:
-        return ax
-    result: Axes = new_figure(width, height).add_subplot()
-    return result
-
-
-def bare_axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
-    """Return the given axes, or new ones, without axis lines. New axes fill their figure, so that their size is known
-    before anything is drawn."""
-    if ax is None:
-        ax = new_figure(width, height, layout="none").add_axes((0.0, 0.0, 1.0, 1.0))
-    ax.set_axis_off()
-    return ax
-
-
 def size_in_points(ax: Axes) -> tuple[float, float]:
     """Return width and height of the axes, in points, in the present layout."""
     box, dpi = ax.get_window_extent(), ax.figure.dpi
@@ -116,20 +99,6 @@ def sequential() -> Colormap:
 def diverging() -> Colormap:
     """Return the colours from dark orange below zero over white at zero to dark blue above."""
     return _colormap("uwaga_signed", (*_ORANGE[:0:-1], *_PALE_BLUE))
-
-
-def text_color(background: tuple[float, float, float]) -> str:
-    """Return black or white, whichever has more contrast to an RGB colour (0 to 1).
-
-    The contrast is computed from relative luminance (ITU-R BT.709).
-
-    >>> text_color((1.0, 1.0, 1.0)), text_color((0.1, 0.1, 0.4))
-    ('black', 'white')
-    """
-    linear = [part**2.2 for part in background]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    # The contrast to black is (Y + 0.05) / 0.05, that to white 1.05 / (Y + 0.05) (WCAG 2).
-    return "black" if (luminance + 0.05) ** 2 > 0.05 * 1.05 else "white"
 
 
 def _colormap(name: str, colors: tuple[str, ...]) -> Colormap:

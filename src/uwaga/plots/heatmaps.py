@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 from torch import Tensor
 
 from uwaga._base.arguments import check, integer
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from matplotlib.axes import Axes
-    from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
     from numpy import ndarray
@@ -36,13 +34,13 @@ if TYPE_CHECKING:
 MAX_HEATMAP_SIZE = 256  # queries or keys of a heat map: more cannot be told apart in print
 MAX_PANEL_SIZE = 64  # the same of a panel of a head grid
 _PANELS_PER_ROW = 6  # of a head grid with one layer
-_MAX_WRITTEN_HEADS = 16  # heads or layers of a head matrix whose values are written into the cells
+_GRID_GAMMA = 0.5  # the weights of a head with an attention sink would leave all other heads of a grid pale
 
 # Inches.
 _TOKEN = 0.13  # a line of small text
 _HEATMAP_MARGIN = 1.1  # labels and colour bar
 _PANEL, _GRID_MARGIN = 1.2, 0.85  # a panel; names of the layers and colour bar
-_CELL, _MIN_CELL = 0.3, 0.2  # a cell of a head matrix, and how far it shrinks so that two panels fit side by side
+_CELL = 0.3  # a cell of a head matrix
 _MATRIX_MARGIN, _MATRIX_MARGIN_BELOW = 0.9, 0.6  # colour bar and names of the axes
 
 
@@ -52,9 +50,6 @@ def heatmap(
     *,
     key_tokens: Sequence[str] | None = None,
     at: int | tuple[int, ...] = (),
-    pooling: str = "sum",
-    vmax: float | None = None,
-    gamma: float = 1.0,
     ax: Axes | None = None,
 ) -> Figure:
     """Draw one attention matrix: a row per query, a column per key, darker for more weight.
@@ -66,10 +61,6 @@ def heatmap(
             positions instead.
         key_tokens: K labels for the keys.
         at: indices of the leading dimensions, such as (sequence, head); 0 where a dimension has one entry.
-        pooling: how a large map is pooled: "sum" is the sum over a cell's keys, averaged over its queries; "max" is the
-            largest weight of the cell, so that single large weights stay visible.
-        vmax: the weight of the darkest colour; None: the largest of the matrix.
-        gamma: exponent of the colour scale, above 0; below 1 it gives small weights more contrast.
         ax: axes to draw into; None makes a figure.
 
     Returns:
@@ -79,7 +70,7 @@ def heatmap(
         ValueError: not one label for each query or key, or `at` that does not select one matrix.
         ModuleNotFoundError: matplotlib is not installed.
     """
-    drawn = matrix_data("heatmap", weights, at, MAX_HEATMAP_SIZE, pooling)
+    drawn = matrix_data("heatmap", weights, at, MAX_HEATMAP_SIZE)
     if key_tokens is None and drawn.queries == drawn.keys:
         key_tokens = tokens
     labels.check_count("heatmap", "tokens", tokens, drawn.queries, "queries")
@@ -87,21 +78,27 @@ def heatmap(
     # Inches: a line of text per token, within the width of a page.
     most = figures.PAGE_WIDTH - _HEATMAP_MARGIN
     width, height = (min(max(count * _TOKEN, 2.2), most) for count in (drawn.keys, drawn.queries))
-    ax = figures.axes_or_new(ax, width + _HEATMAP_MARGIN, height + _HEATMAP_MARGIN / 2)
-    image = _draw_cells(ax, drawn, _color_scale(drawn.matrices, vmax, gamma))
-    figures.add_color_bar(image, ax, ax.figure, drawn.color_label)
+    if ax is None:
+        ax = figures.new_figure(width + _HEATMAP_MARGIN, height + _HEATMAP_MARGIN / 2).add_subplot()
+    image = _draw_cells(ax, drawn, _largest(drawn.matrix))
+    figures.add_color_bar(image, ax, ax.figure, _color_label(drawn))
     _label_positions(ax)
     if not drawn.is_pooled:
         labels.label_axes(ax, tokens, key_tokens)
     return ax.figure.figure
 
 
-def _draw_cells(ax: Axes, drawn: MatrixData, norm: Normalize) -> AxesImage:
-    """Draw one matrix as coloured cells, in the coordinates of its queries and keys."""
+def _draw_cells(ax: Axes, drawn: MatrixData, vmax: float, gamma: float = 1.0) -> AxesImage:
+    """Draw one matrix as coloured cells, in the coordinates of its queries and keys.
+
+    Colours go from 0 to vmax with the exponent gamma, or from -vmax to vmax where a weight is below zero.
+    """
+    colors = figures.import_matplotlib("matplotlib.colors")
+    is_signed = bool((drawn.matrix < 0).any())
     return ax.imshow(
-        drawn.matrices,
-        cmap=figures.diverging() if norm.vmin is not None and norm.vmin < 0 else figures.sequential(),
-        norm=norm,
+        drawn.matrix,
+        cmap=figures.diverging() if is_signed else figures.sequential(),
+        norm=colors.Normalize(-vmax, vmax) if is_signed else colors.PowerNorm(gamma, 0.0, vmax),
         extent=(-0.5, drawn.keys - 0.5, drawn.queries - 0.5, -0.5),
         # Square cells would make a matrix of many keys and few queries a thin line.
         aspect="equal" if 0.5 <= drawn.queries / drawn.keys <= 2 else "auto",
@@ -109,19 +106,13 @@ def _draw_cells(ax: Axes, drawn: MatrixData, norm: Normalize) -> AxesImage:
     )
 
 
-def _color_scale(matrices: ndarray, vmax: float | None, gamma: float) -> Normalize:
-    """Return the colour scale from 0 to vmax, or from -vmax to vmax where a weight is below zero."""
-    check(gamma > 0, f"plots: gamma must be above 0, not {gamma}")
-    vmax = _largest(matrices) if vmax is None else vmax
-    if not (matrices < 0).any():
-        return figures.import_matplotlib("matplotlib.colors").PowerNorm(gamma, vmin=0.0, vmax=vmax)
-    signed = (lambda x: abs(x) ** gamma * (1 - 2 * (x < 0)), lambda x: abs(x) ** (1 / gamma) * (1 - 2 * (x < 0)))
-    return figures.import_matplotlib("matplotlib.colors").FuncNorm(signed, vmin=-vmax, vmax=vmax)
+def _color_label(drawn: MatrixData) -> str:
+    return "weight on the keys of a cell" if drawn.is_pooled else "weight"
 
 
-def _largest(matrices: ndarray) -> float:
+def _largest(matrix: ndarray) -> float:
     """Return the largest absolute value, NaN left out; 1 where all are 0, so that the scale is not empty."""
-    return float(abs(matrices[matrices == matrices]).max(initial=0.0)) or 1.0
+    return float(abs(matrix[matrix == matrix]).max(initial=0.0)) or 1.0
 
 
 def _label_positions(ax: Axes) -> None:
@@ -133,24 +124,13 @@ def _label_positions(ax: Axes) -> None:
         spine.set_linewidth(0.5)
 
 
-def head_grid(
-    maps: Weights | Sequence[Weights] | Mapping[object, Weights],
-    *,
-    sequence: int = 0,
-    pooling: str = "sum",
-    shared: bool = True,
-    gamma: float = 0.5,
-) -> Figure:
-    """Draw every head of one layer, or of several: a row per layer, a column per head.
+def head_grid(maps: Weights | Sequence[Weights] | Mapping[object, Weights], *, sequence: int = 0) -> Figure:
+    """Draw every head of one layer, or of several: a row per layer, a column per head, all with one colour scale.
 
     Args:
         maps: a map or tensor (..., H, Q, K); or several, as a sequence or a mapping from layer to map. Maps of more than
             64 queries or keys are drawn from their `pool`.
         sequence: which sequence of the batch.
-        pooling: how large maps are pooled, as for `heatmap`.
-        shared: one colour scale for all panels; False: one per panel, up to its largest weight, and no colour bar.
-        gamma: exponent of the colour scale, as for `heatmap`; 0.5 by default, since the weights of one head with an
-            attention sink would leave all other heads pale.
 
     Returns:
         The figure.
@@ -159,12 +139,20 @@ def head_grid(
         ValueError: no maps, or weights that do not have the dimensions (batch, H, Q, K) or (H, Q, K).
         ModuleNotFoundError: matplotlib is not installed.
     """
-    layers = _by_layer(maps)
-    drawn = []
-    for weights in layers.values():
-        at = (sequence,) if len(weights.shape) > 3 else ()
-        drawn.append(matrix_data("head_grid", weights, at, MAX_PANEL_SIZE, pooling, remaining=1))
-    most = max(len(data.matrices) for data in drawn)
+    layers: Mapping[object, Weights]
+    if isinstance(maps, WeightMap | Tensor):
+        layers = {None: maps}
+    else:
+        layers = maps if isinstance(maps, Mapping) else dict[object, Weights](enumerate(maps))
+    check(layers, "head_grid: there are no maps to draw")
+    drawn = [
+        [
+            matrix_data("head_grid", weights, (sequence, head)[max(4 - len(weights.shape), 0) :], MAX_PANEL_SIZE)
+            for head in range(weights.shape[-3] if len(weights.shape) > 2 else 1)
+        ]
+        for weights in layers.values()
+    ]
+    most = max(map(len, drawn))
     # The heads of a single layer go over several rows.
     columns = most if len(drawn) > 1 else min(most, _PANELS_PER_ROW)
     rows = len(drawn) if len(drawn) > 1 else -(-most // columns)
@@ -173,11 +161,11 @@ def head_grid(
     axes = figure.subplots(rows, columns, squeeze=False)
     for ax in axes.flat:
         ax.set_axis_off()
-    largest = max(_largest(data.matrices) for data in drawn) if shared else None
-    for row, (layer, data) in enumerate(zip(layers, drawn, strict=True)):
-        for head, matrix in enumerate(data.matrices):
+    largest = max(_largest(data.matrix) for heads in drawn for data in heads)
+    for row, (layer, heads) in enumerate(zip(layers, drawn, strict=True)):
+        for head, data in enumerate(heads):
             ax = axes[row, head] if len(drawn) > 1 else axes.flat[head]
-            image = _draw_cells(ax, data._replace(matrices=matrix), _color_scale(matrix, largest, gamma))
+            image = _draw_cells(ax, data, largest, _GRID_GAMMA)
             ax.set_axis_on()
             ax.set(xticks=[], yticks=[])
             ax.set_title(f"head {head}" * (row == 0), fontsize=figures.SMALL, pad=2)
@@ -185,42 +173,39 @@ def head_grid(
             ax.set_ylabel(labels.layer_name(layer) if is_named else "", fontsize=figures.SMALL)
             for spine in ax.spines.values():
                 spine.set_linewidth(0.4)
-    if shared:
-        figures.add_color_bar(image, axes, figure, drawn[0].color_label)
+    figures.add_color_bar(image, axes, figure, _color_label(drawn[0][0]))
     return figure
 
 
-def _by_layer(maps: Weights | Sequence[Weights] | Mapping[object, Weights]) -> Mapping[object, Weights]:
-    if isinstance(maps, WeightMap | Tensor):
-        return {None: maps}
-    result: Mapping[object, Weights] = maps if isinstance(maps, Mapping) else dict[object, Weights](enumerate(maps))
-    check(result, "head_grid: there are no maps to draw")
-    return result
-
-
-def head_matrix(table: HeadTable, statistics: str | Sequence[str], *, ax: Axes | None = None) -> Figure:
+def head_matrix(table: HeadTable, statistics: str | Sequence[str]) -> Figure:
     """Draw statistics of a head table, each as a matrix: a row per layer, a column per head, darker for larger values.
 
     Args:
         table: what `uwaga.inspect.head_table` returned.
-        statistics: names of columns of the table; one, or several, drawn side by side. NaN, as for a head that a layer
-            does not have, is drawn grey.
-        ax: axes to draw into, for one statistic; None makes a figure.
+        statistics: names of columns of the table; one, or several, drawn one above another. NaN, as for a head that a
+            layer does not have, is drawn grey.
 
     Returns:
         The figure.
 
     Raises:
-        ValueError: a name that is no column of the table, or several statistics with `ax`.
+        ValueError: a name that is no column of the table.
         ModuleNotFoundError: matplotlib is not installed.
     """
     names = [statistics] if isinstance(statistics, str) else list(statistics)
-    check(ax is None or len(names) == 1, f"head_matrix: one pair of axes takes one statistic, not {len(names)}")
-    matrices = [table.matrix(name) for name in names]
-    axes = [ax] if ax is not None else _matrix_panels(len(names), *matrices[0].shape)
-    for one, name, matrix in zip(axes, names, matrices, strict=True):
-        _draw_matrix(one, name, matrix.numpy(), table.layers)
-    return axes[0].figure.figure
+    matrices = [table.matrix(name).numpy() for name in names]
+    layers, heads = matrices[0].shape
+    cell = min(_CELL, (figures.PAGE_WIDTH - _MATRIX_MARGIN) / max(heads, 3))
+    height = max(layers, 2) * cell + _MATRIX_MARGIN_BELOW
+    figure = figures.new_figure(max(heads, 3) * cell + _MATRIX_MARGIN, height * len(names))
+    for ax, name, matrix in zip(figure.subplots(len(names), 1, squeeze=False).flat, names, matrices, strict=True):
+        image = _draw_cells(ax, MatrixData(matrix, layers, heads), _largest(matrix))
+        figures.add_color_bar(image, ax, figure, "")
+        _label_positions(ax)
+        ax.set_title(name.replace("_", " "), fontsize=figures.NORMAL, pad=3)
+        ax.set(xlabel="head", ylabel="layer")
+        labels.label_axes(ax, [labels.layer_name(layer).removeprefix("layer ") for layer in table.layers], None)
+    return figure
 
 
 def changed_heads(
@@ -229,7 +214,6 @@ def changed_heads(
     *,
     top: int = 4,
     sequence: int = 0,
-    pooling: str = "sum",
 ) -> Figure:
     """Draw the heads that changed most: a row per head with its map before, after, and after minus before.
 
@@ -240,7 +224,6 @@ def changed_heads(
         before, after: two recordings, or maps by layer, of the same number of tokens.
         top: how many heads.
         sequence: which sequence of the batch.
-        pooling: how large maps are pooled, as for `heatmap`.
 
     Returns:
         The figure.
@@ -266,7 +249,7 @@ def changed_heads(
             (panels[2], DifferenceMap(right, left), after, f"after minus before\n{change}"),
         ):
             names = _token_names(of, str(row["kind"]), sequence) if is_recorded else (None, None)
-            heatmap(weights, names[0], key_tokens=names[1], at=at, pooling=pooling, ax=ax)
+            heatmap(weights, names[0], key_tokens=names[1], at=at, ax=ax)
             ax.set_title(title, fontsize=figures.SMALL, pad=3)
     return figure
 
@@ -278,54 +261,6 @@ def _token_names(of: object, kind: str, sequence: int) -> tuple[list[str] | None
     rows = [tokens.get(stack, []) for stack in AttentionId(kind, 0).stacks]
     queries, keys = (row[sequence] if -len(row) <= sequence < len(row) else None for row in rows)
     return queries, keys
-
-
-def _matrix_panels(count: int, layers: int, heads: int) -> list[Axes]:
-    """Return the axes of a new figure with `count` panels, as many in a row as fit on a page."""
-    columns = max(1, min(count, int(figures.PAGE_WIDTH / (max(heads, 3) * _MIN_CELL + _MATRIX_MARGIN))))
-    rows = -(-count // columns)
-    cell = min(_CELL, (figures.PAGE_WIDTH / columns - _MATRIX_MARGIN) / max(heads, 3))
-    width, height = max(heads, 3) * cell + _MATRIX_MARGIN, max(layers, 2) * cell + _MATRIX_MARGIN_BELOW
-    figure = figures.new_figure(width * columns, height * rows)
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for spare in axes[count:]:
-        spare.set_axis_off()
-    return axes[:count]
-
-
-def _draw_matrix(ax: Axes, name: str, matrix: ndarray, layers: Sequence[object]) -> None:
-    image = ax.imshow(
-        matrix,
-        cmap=figures.diverging() if (matrix < 0).any() else figures.sequential(),
-        norm=_color_scale(matrix, None, 1.0),
-        aspect="auto",
-        interpolation="none",
-    )
-    figures.add_color_bar(image, ax, ax.figure, "")
-    ax.set_title(name.replace("_", " "), fontsize=figures.NORMAL, pad=3)
-    ax.set_xlabel("head", fontsize=figures.NORMAL)
-    ax.set_ylabel("layer", fontsize=figures.NORMAL)
-    names_of_layers = [labels.layer_name(name).removeprefix("layer ") for name in layers]
-    for axis, names, points in zip(
-        (ax.xaxis, ax.yaxis), (range(matrix.shape[1]), names_of_layers), figures.size_in_points(ax), strict=True
-    ):
-        shown = range(0, len(names), labels.label_step(len(names), points))
-        axis.set_ticks(shown, [str(names[place]) for place in shown], fontsize=figures.SMALL)
-    ax.tick_params(length=1.5, pad=1.5)
-    for (layer, head), value in np.ndenumerate(matrix) if max(matrix.shape) <= _MAX_WRITTEN_HEADS else ():
-        if value == value:
-            red, green, blue, _ = image.cmap(float(np.asarray(image.norm(value))))
-            color, size = figures.text_color((red, green, blue)), figures.SMALL - 1
-            ax.text(head, layer, _short_number(value), ha="center", va="center", fontsize=size, color=color)
-
-
-def _short_number(value: float) -> str:
-    """Return about two significant digits, in at most four characters.
-
-    >>> [_short_number(value) for value in (0.0312, 0.5, 12.34, 1234.0)]
-    ['.03', '.50', '12', '1234']
-    """
-    return f"{value:.2f}".removeprefix("0") if abs(value) < 10 else f"{value:.0f}"
 
 
 def patching_effects(result: PatchingResult, *, head: int | None = None) -> Figure:

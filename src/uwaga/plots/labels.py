@@ -20,13 +20,12 @@ _VISIBLE = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "": "(empty)", " ": "(space)"
 
 
 class TextStyle(NamedTuple):
-    """Font and placement of a row or column of labels. Lengths in points."""
+    """Font and placement of a row of labels. Lengths in points."""
 
     font: float  # size
     spacing: float  # from one label to the next
     half_height: float  # half of the height that the labels take, with a gap
     rotation: int  # degrees
-    alignment: tuple[str, str] = ("center", "center")  # horizontal, vertical
 
 
 def clean(token: str) -> str:
@@ -106,10 +105,3 @@ def width(words: Sequence[str], font: float) -> float:
     measure = import_matplotlib("matplotlib.textpath").text_to_path.get_text_width_height_descent
     properties = import_matplotlib("matplotlib.font_manager").FontProperties(size=font)
     return max((measure(word, properties, False)[0] for word in words), default=0.0)
-
-
-def write(ax: Axes, x: float, y: float, word: str, style: TextStyle) -> None:
-    """Write one word into the axes."""
-    horizontal, vertical = style.alignment
-    # Without parse_math, a token with two dollar signs would be set as a formula.
-    ax.text(x, y, word, ha=horizontal, va=vertical, rotation=style.rotation, fontsize=style.font, parse_math=False)

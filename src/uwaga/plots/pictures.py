@@ -5,12 +5,11 @@ Letters: H heads, I rows and J columns of patches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from uwaga._base.arguments import check, integer
+from uwaga._base.arguments import integer
 from uwaga.inspect.patches import Cell, PatchGrid, luminance
 from uwaga.maps.base import WeightMap
 from uwaga.plots import figures
@@ -38,9 +37,6 @@ def patch_attention(
     query: Cell,
     *,
     index: int | None = None,
-    heads: Sequence[int] | None = None,
-    looked_at: bool = False,
-    vmax: float | None = None,
 ) -> Figure:
     """Draw the weights of one patch over the image: the mean of the heads large, each head small.
 
@@ -54,33 +50,24 @@ def patch_attention(
         grid: `uwaga.inspect.patch_grid(model, pixel_values)`, or one of `uwaga.inspect.image_grids`.
         query: the patch as (row, column), or a token by its position, such as 0 for the class token, or a word.
         index: the number of the image in the batch; None if there is one image.
-        heads: the heads to draw, in this order; None for all.
-        looked_at: draw the weights of the patches on the token instead.
-        vmax: the weight of the darkest colour; None: the largest weight of the heads.
 
     Returns:
         The figure.
 
     Raises:
-        ValueError, IndexError: as `PatchGrid.looks_at`; an array that is no picture; no heads, or one that does not exist.
+        ValueError, IndexError: as `PatchGrid.looks_at`; an array that is no picture.
         ModuleNotFoundError: matplotlib is not installed.
     """
     pixels = _DARKEST + (1.0 - _DARKEST) * luminance(picture, _NAME)
-    read = grid.looked_at if looked_at else grid.looks_at
-    every_HIJ = read(m, query, picture=index)
+    weights_HIJ = grid.looks_at(m, query, picture=index).detach().double().cpu().numpy()
     parts = m.parts()
-    tokens = (m if parts is None else parts[index or 0]).shape[-1 if looked_at else -2]
+    tokens = (m if parts is None else parts[index or 0]).shape[-2]
     position = (grid.position(*query) if isinstance(query, tuple) else integer(query, f"{_NAME}: query")) % tokens
-    every_HIJ = every_HIJ[None] if every_HIJ.dim() == 2 else every_HIJ
-    chosen = list(range(len(every_HIJ))) if heads is None else list(heads)
-    check(
-        chosen and all(0 <= head < len(every_HIJ) for head in chosen),
-        f"{_NAME}: heads must be some of 0 to {len(every_HIJ) - 1}, not {chosen}",
-    )
-    weights_HIJ = every_HIJ[chosen].detach().double().cpu().numpy()
-    largest = float(np.nanmax(weights_HIJ, initial=0.0)) if vmax is None else vmax
-    shown = chosen if len(chosen) > 1 else []  # next to the large picture
-    rows, columns = -(-len(shown) // _HEADS_PER_ROW), min(len(shown), _HEADS_PER_ROW)
+    weights_HIJ = weights_HIJ[None] if weights_HIJ.ndim == 2 else weights_HIJ
+    largest = float(np.nanmax(weights_HIJ, initial=0.0))
+    heads = len(weights_HIJ)
+    shown = heads if heads > 1 else 0  # next to the large picture
+    rows, columns = -(-shown // _HEADS_PER_ROW), min(shown, _HEADS_PER_ROW)
     ratio = pixels.shape[0] / pixels.shape[1]
     height = max(_PICTURE * ratio, (_SMALL * ratio + 0.17) * rows)
     figure = figures.new_figure(_PICTURE + _SMALL * columns + _MARGIN, height + 0.25)
@@ -88,13 +75,13 @@ def patch_attention(
     large, *small = figure.subfigures(1, len(widths), width_ratios=widths, squeeze=False)[0]
     ax = large.subplots()
     image = _draw(ax, pixels, weights_HIJ.mean(0), grid, position, largest)
-    ax.set_title(_title(m, grid, position, index, chosen, looked_at), fontsize=figures.SMALL, pad=3)
+    ax.set_title(_title(m, grid, position, index, heads), fontsize=figures.SMALL, pad=3)
     figures.add_color_bar(image, ax, large, "weight")
     for part in small:
         panels = part.subplots(rows, columns, squeeze=False)
-        for panel in panels.flat[len(shown) :]:
+        for panel in panels.flat[shown:]:
             panel.set_axis_off()
-        for panel, head, weights_IJ in zip(panels.flat, shown, weights_HIJ, strict=False):
+        for head, (panel, weights_IJ) in enumerate(zip(panels.flat, weights_HIJ, strict=False)):
             _draw(panel, pixels, weights_IJ, grid, position, largest)
             panel.set_title(f"head {head}", fontsize=figures.SMALL, pad=2)
     return figure
@@ -122,24 +109,16 @@ def _draw(ax: Axes, pixels: ndarray, weights_IJ: ndarray, grid: PatchGrid, posit
     return image
 
 
-def _title(
-    m: WeightMap, grid: PatchGrid, position: int, index: int | None, heads: Sequence[int], looked_at: bool
-) -> str:
+def _title(m: WeightMap, grid: PatchGrid, position: int, index: int | None, heads: int) -> str:
     first, stop = grid.span
     if grid.start <= position < first:
         name = grid.special[position - grid.start]
     else:
         name = f"patch {grid.cell(position)}" if first <= position < stop else f"token {position}"
-    of_heads = f"head {heads[0]}" if len(heads) == 1 else f"mean of {len(heads)} heads"
-    if looked_at:
-        return f"who looks at {name}, {of_heads}"
-    title = f"where {name} looks, {of_heads}"
+    title = f"where {name} looks, {'head 0' if heads == 1 else f'mean of {heads} heads'}"
     if not grid.special:
         return title
     special_HS = grid.on_special(m, position, picture=index)
-    special_HS = special_HS[None] if special_HS.dim() == 1 else special_HS
-    shares = [
-        f"{special} {share:.2f}"
-        for special, share in zip(grid.special, special_HS[list(heads)].mean(0).tolist(), strict=True)
-    ]
+    means = special_HS.reshape(-1, len(grid.special)).mean(0).tolist()
+    shares = [f"{special} {share:.2f}" for special, share in zip(grid.special, means, strict=True)]
     return f"{title}\n{', '.join(shares)}"
