@@ -15,7 +15,7 @@ from uwaga._base.languages import tr_n, using
 from uwaga.inspect import Edits, PatchGrid
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.page.bundle import join
-from uwaga.viewer.page.snapshot import exact_requests, make_snapshot, save_snapshot
+from uwaga.viewer.page.snapshot import make_snapshot
 from uwaga.viewer.server.server import ServedView
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, Question, Text, View
@@ -50,19 +50,6 @@ def row(**changes: object) -> Reply:
 
 def nested(depth: int) -> list[object]:
     return [nested(depth - 1)] if depth else []
-
-
-def exact(folder: Path, *where: object) -> object:
-    try:
-        return save_snapshot(SERVICE, folder / "page.html", exact=[where])
-    finally:
-        assert not list(folder.iterdir())
-
-
-def exact_of_many() -> object:
-    about = {**SERVICE.answer({"request": "about"}).meta}
-    about["sides"][0]["stacks"]["encoder"]["tokens"] = 5000
-    return exact_requests(about, ("encoder", 0, 0))
 
 
 def view(shown: Any, beside: Any = None, **options: Any) -> object:

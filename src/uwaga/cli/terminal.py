@@ -131,9 +131,8 @@ def serve_page(
     language: str | None,
     opens: bool,
     fragment: str,
-    then: Callable[[], object] = lambda: None,
 ) -> None:
-    """Serve a page until Ctrl-C or SIGTERM, also while `then` runs, which is called when the URL is printed. opens: whether in a browser."""
+    """Serve a page until Ctrl-C or SIGTERM. opens: whether in a browser."""
     from uwaga.viewer.api import serve
 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -147,7 +146,6 @@ def serve_page(
                 echo(tr("Opening in the browser. Ctrl-C ends it."))
             else:
                 echo(tr("Open this URL in a browser. Ctrl-C ends it."))
-            then()
             served.wait()
     except KeyboardInterrupt:
         pass  # the usual way to end a server

@@ -1,16 +1,13 @@
 """`uwaga view`: show `uwaga.view` in a browser, or save it as a file."""
 
-import math
 import re
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,45 +23,28 @@ from uwaga.cli.terminal import (
     ending,
     in_language,
     in_option_names,
-    new_table,
     progress_bar,
     say_saved,
     serve_page,
 )
 from uwaga.inspect.run_text import (
     DEFAULT_MODEL,
-    NEW_TOKENS,
     RecordError,
     TextTooLongError,
     default_model,
     reporting_errors,
-    text_of_file,
 )
 from uwaga.models.checkpoints import directories
 from uwaga.viewer.places import parse_head, place_of
 
 if TYPE_CHECKING:
     from uwaga.models.model import Model
-    from uwaga.viewer.messages import Service
-    from uwaga.viewer.page.snapshot import Exact
     from uwaga.viewer.service import ViewService
 
-_TABLE_SECONDS, _TABLE_ROWS = 3.0, 12  # The terminal shows some statistics; the page computes all of them.
-# Statistics and the titles of their columns, and whether large (+1) or small (-1) values are the extreme ones.
-_COLUMNS = {
-    "entropy": ("entropy", -1),
-    "peak": ("peak", +1),
-    "distance": ("distance", +1),
-    "sink": ("first", +1),
-    "previous_token": ("prev.", +1),
-    "duplicate_token": ("duplicate", +1),
-    "induction": ("induction", +1),
-}
 # An argument that looks like this is meant as a file: a path, or a name with the extension of a text file or a picture.
 _LIKE_A_FILE = re.compile(
     r"\S*[/\\]\S*|\S+\.(?:txt|md|rst|tex|html?|json|csv|log|py|text|bmp|gif|jpe?g|png|tiff?|webp)", re.IGNORECASE
 )
-_EXACT = re.compile(r"(encoder|decoder|cross)/(\d+)/(\d+)(?:/(\d+):(\d+)/(\d+):(\d+))?")
 
 
 def view(
@@ -98,22 +78,11 @@ def view(
     second_model: Annotated[
         str | None, typer.Option(help="Compare with a second model; takes the same values as --model.")
     ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Text for the decoder to read; default: the decoder generates.")
-    ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens to generate.")] = NEW_TOKENS,
     truncate: Annotated[
         bool, typer.Option("--truncate", help="Truncate texts that exceed the model's context length.")
     ] = False,
-    layers: Annotated[str | None, typer.Option(help="Record only these layers, such as 0,3,6-8.")] = None,
     dtype: Annotated[Storage, typer.Option(help="Data type of weights and computation.")] = "float32",
     save: Annotated[Path | None, typer.Option(help="Write a self-contained HTML file instead of serving.")] = None,
-    exact: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Exact weights to store with --save: kind/layer/head, or kind/layer/head/a:b/c:d. Repeatable."
-        ),
-    ] = None,
     seconds: Annotated[
         float | None,
         typer.Option(
@@ -137,12 +106,8 @@ def view(
         ending("view", CheckpointError, RecordError, ModuleNotFoundError, OSError, stopped=tr("stopped")),
     ):
         # Missing files are found before PyTorch is imported, which takes seconds.
-        reading: dict[str, Any] = {
-            "target": None if target is None else text_of(target), "new_tokens": max_new_tokens, "truncate": truncate, "layers": _layers(layers),
-        }  # fmt: skip
-        blocks = [_exact(block) for block in exact or []]
         if save is None:
-            _reject("needs --save", {"--exact": exact, "--seconds": seconds})
+            _reject("needs --save", {"--seconds": seconds})
         with _in_option_names("head", "pick"):
             if head is not None:
                 parse_head(head)
@@ -156,36 +121,32 @@ def view(
         for name in (model, second_model):
             if name is not None:
                 directories.check_name(name)
-        options = {"--second": second, "--second-model": second_model, "--target": target}
+        beside = {"--second": second, "--second-model": second_model}
+        is_picture = any(map(_is_picture, sources))
+        if not is_picture:
+            _reject("goes with a picture", {"--resolution": resolution})
         if ask is not None:
-            unused = options | {"--layers": layers}
-            _reject("goes with a picture", {"--resolution": resolution})
-            _reject("does not go with --ask, which has one question to a soft database", unused)
+            _reject("does not go with --ask, which has one question to a soft database", beside)
             service = _of_question(str(text), ask, model)
-        elif any(map(_is_picture, sources)):
-            _reject("does not go with a picture", options | {"--truncate": truncate or None})
-            service = _of_picture(Path(str(text)), model, dtype, resolution, reading["layers"])
+        elif is_picture:
+            _reject("does not go with a picture", beside | {"--truncate": truncate or None})
+            service = _of_picture(Path(str(text)), model, dtype, resolution)
         else:
-            _reject("goes with a picture", {"--resolution": resolution})
-            service = _of_texts(sources, [model, second_model], dtype, reading)
+            service = _of_texts(sources, [model, second_model], dtype, truncate=truncate)
         fragment = "" if ask is None else "query=0"
         if head is not None:
             with _in_option_names("head", "pick"):
                 fragment = place_of(service, head, pick)
         if save is None:
-            serve_page(
-                "view", service, port=port, language=language, opens=not no_browser, fragment=fragment,
-                then=lambda: _print_heads(service),
-            )  # fmt: skip
+            serve_page("view", service, port=port, language=language, opens=not no_browser, fragment=fragment)
             return
         from uwaga.viewer.page.snapshot import SECONDS, save_snapshot
 
         limit = SECONDS if seconds is None else seconds
         with progress_bar("saving") as progress, reporting_errors():
             left_out = save_snapshot(
-                service, save, exact=blocks, seconds=limit, opens=fragment, language=current(), progress=progress
+                service, save, seconds=limit, opens=fragment, language=current(), progress=progress
             )
-        _print_heads(service)
         say_saved(save)
         if left_out:
             echo(left_out)
@@ -214,7 +175,7 @@ def _is_picture(source: "str | Path | None") -> bool:
 
 
 def _of_texts(
-    sources: Sequence[str | Path | None], models: Sequence[str | None], dtype: str, reading: dict[str, Any]
+    sources: Sequence[str | Path | None], models: Sequence[str | None], dtype: str, *, truncate: bool
 ) -> "ViewService":
     """Show texts and recordings: the two sources, each with its model."""
     from uwaga.viewer.inputs import of_file, open_view
@@ -228,16 +189,12 @@ def _of_texts(
     if second is None and second_model is not None:
         second = text
     sides = [of_file(side) if isinstance(side, Path) else Text(side) for side in (text, second) if side is not None]
-    for number, side in enumerate(sides):
-        if isinstance(side, Maps):
-            unused = {"--target": reading["target"], "--layers": reading["layers"]}
-            _reject(f"says what a model reads; {sources[number] or text} is a recording", unused)
-            if number:
-                _reject(f"reads a text; {second} is a recording", {"--second-model": second_model})
+    if isinstance(sides[-1], Maps) and len(sides) > 1:
+        _reject(f"reads a text; {second} is a recording", {"--second-model": second_model})
     load = cache(lambda name: _load(name, dtype))
     names = [model, model if second_model is None else second_model]
     loaded = [
-        side if isinstance(side, Maps) else replace(side, model=load(name), **reading)
+        side if isinstance(side, Maps) else replace(side, model=load(name), truncate=truncate)
         for side, name in zip(sides, names, strict=False)
     ]
     with reporting_errors():
@@ -259,16 +216,15 @@ def _load(name: str | None, dtype: str) -> "Model":
     return open_model(name, dtype=dtype)
 
 
-def _of_picture(
-    path: Path, model: str | None, dtype: str, resolution: int | None, layers: list[int] | None
-) -> "ViewService":
+def _of_picture(path: Path, model: str | None, dtype: str, resolution: int | None) -> "ViewService":
     if model is None:
         rule = "--model names the directory of a model that reads pictures, such as DINOv2, ViT or CLIP"
         raise RecordError(f"{path} is a picture: {rule}")
     from uwaga.viewer.inputs import of_picture, open_view
 
-    progress = {"progress": lambda: progress_bar("reading")}
-    return open_view(of_picture(path, model, dtype=dtype, resolution=resolution, layers=layers, **progress))
+    return open_view(
+        of_picture(path, model, dtype=dtype, resolution=resolution, progress=lambda: progress_bar("reading"))
+    )
 
 
 def _of_question(folder: str, question: str, model: str | None) -> "ViewService":
@@ -281,12 +237,6 @@ def _of_question(folder: str, question: str, model: str | None) -> "ViewService"
 
         with open_database(folder) as db:
             return open_view(Question(db, question, model=model))
-
-
-def text_of(argument: str) -> str:
-    """Return the text of stdin for "-", the text of the file at a path, else the argument itself. Raises RecordError."""
-    source = _text_or_path(argument)
-    return source if isinstance(source, str) else text_of_file(source)
 
 
 def _text_or_path(argument: str) -> str | Path:
@@ -310,84 +260,3 @@ def _text_or_path(argument: str) -> str | Path:
     if not is_file and _LIKE_A_FILE.fullmatch(argument):
         raise RecordError(f"there is no file {argument}")
     return path if is_file else argument
-
-
-def _print_heads(service: "Service") -> None:
-    """Print the heads of the first model with the most extreme statistics, for readers without a browser. It computes layers for
-    _TABLE_SECONDS, at least one."""
-    from rich.console import Console
-
-    side = service.answer({"request": "about"}).meta["sides"][0]
-    until = time.monotonic() + _TABLE_SECONDS
-    places: list[tuple[str, str]] = []
-    heads: list[dict[str, float | None]] = []
-    sampled = ""
-    for number, stack in enumerate(side["maps"]):
-        if number and time.monotonic() >= until:
-            break
-        request = {"request": "statistics", "side": side["id"], "kind": stack["kind"], "layer": stack["layer"]}
-        meta = service.answer(request).meta
-        while meta["complete"] < 1 and time.monotonic() < until:
-            meta = service.answer(request).meta
-        if meta["sampled"] is not None:
-            sampled = ", from a sample of the queries"
-        for head, values in enumerate(zip(*meta["columns"].values(), strict=True)):
-            if any(value is not None for value in values):  # else the head is not computed yet
-                places.append((f"{stack['kind']} {stack['layer']}", str(head)))
-                heads.append(dict(zip(meta["columns"], values, strict=True)))
-    shown, extremes = _most_extreme(heads)
-    total = sum(stack["heads"] for stack in side["maps"])
-    note = "" if len(heads) == total else f" ({len(heads)} computed)"
-    table = new_table(
-        ("layer",),
-        ("head", *(_COLUMNS[name][0] for name in extremes)),
-        title=f"{len(shown)} of {total} heads{note}, those with the most extreme statistics{sampled}",
-        title_justify="left",
-        padding=(0, 0, 0, 1),
-    )
-    for number in shown:
-        cells = (_cell(heads[number].get(name), bold=number == extreme) for name, extreme in extremes.items())
-        table.add_row(*places[number], *cells)
-    Console().print(table)
-
-
-def _most_extreme(heads: Sequence[Mapping[str, float | None]]) -> tuple[list[int], dict[str, int]]:
-    """Return the indices of _TABLE_ROWS heads, taken in turn from each statistic's ranking, and the first head of each ranking."""
-    rankings = {}
-    for name, (_, sign) in _COLUMNS.items():
-        values = ((head.get(name), number) for number, head in enumerate(heads))
-        finite = [(-sign * value, number) for value, number in values if value is not None and math.isfinite(value)]
-        rankings[name] = [number for _, number in sorted(finite)]
-    in_turn = dict.fromkeys(head for place in zip_longest(*rankings.values()) for head in place if head is not None)
-    return sorted([*in_turn][:_TABLE_ROWS]), {name: order[0] for name, order in rankings.items() if order}
-
-
-def _cell(value: float | None, *, bold: bool) -> str:
-    if value is None:
-        return "-"
-    text = f"{value:.1f}" if abs(value) >= 100 else f"{value:.3f}"
-    return f"[bold]{text}[/]" if bold else text
-
-
-def _layers(text: str | None) -> list[int] | None:
-    """Return the layers of numbers and ranges such as 0,3,6-8. Raises RecordError."""
-    if text is None:
-        return None
-    results: list[int] = []
-    for part in text.split(","):
-        ends = re.fullmatch(r"\s*(\d{1,4})(?:-(\d{1,4}))?\s*", part)
-        first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, -1)
-        if first > last:
-            raise RecordError(f"--layers takes numbers and ranges such as 0,3,6-8, not {text!r}")
-        results += range(first, last + 1)
-    return results
-
-
-def _exact(text: str) -> "Exact":
-    """Return the block of weights that --exact names. Raises RecordError."""
-    match = _EXACT.fullmatch(text)
-    if match is None:
-        rule = "kind/layer/head, such as encoder/3/5, or with queries and keys, such as encoder/3/5/0:512/0:512"
-        raise RecordError(f"--exact takes {rule}, not {text!r}")
-    layer, head, *ends = (int(group) for group in match.groups()[1:] if group is not None)
-    return (match[1], layer, head, (ends[0], ends[1]), (ends[2], ends[3])) if ends else (match[1], layer, head)

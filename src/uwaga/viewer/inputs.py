@@ -1,7 +1,7 @@
 """Turns what `uwaga.view` is given into what is shown: maps, recordings, texts, pictures, questions, and files of them."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -77,14 +77,13 @@ def of_picture(
     *,
     dtype: str = "float32",
     resolution: int | None = None,
-    layers: Sequence[int] | None = None,
     progress: Progress = _no_progress,
 ) -> Maps:
     """Return the maps of a picture, of PIL or a path, that the model of a directory reads.
 
     Args:
         model: the directory, or a model id of the hub.
-        dtype, resolution, layers: as of `uwaga.inspect.images`.
+        dtype, resolution: as of `uwaga.inspect.images`.
 
     Raises:
         ValueError: no model that reads pictures (CheckpointError), or no picture (RecordError).
@@ -97,7 +96,7 @@ def of_picture(
         title, seen = tr("Picture"), images.in_rgb(lambda: picture, "picture")
     reader = images.load_vision(os.fspath(model), dtype)
     with progress() as report:
-        read = images.record_image(reader, seen, resolution=resolution, layers=layers, report=report)
+        read = images.record_image(reader, seen, resolution=resolution, report=report)
     return Maps(read.recording, title=title, picture=read.pixels, grid=read.grid, model=reader.title)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -10,7 +10,7 @@ from uwaga._base import install
 from uwaga._base.languages import page_table
 from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
-from uwaga.viewer.page.snapshot import SECONDS, Exact, save_snapshot
+from uwaga.viewer.page.snapshot import SECONDS, save_snapshot
 
 
 class Widget:
@@ -23,13 +23,11 @@ class Widget:
         self,
         path: str | os.PathLike[str],
         *,
-        exact: Sequence[Exact] = (),
         seconds: float = SECONDS,
         progress: Callable[[float], None] | None = None,
     ) -> str:
         """As `ServedView.save`."""
-        options = {"seconds": seconds, "progress": progress, "language": self._language}
-        return save_snapshot(self._service, path, exact=exact, **options)
+        return save_snapshot(self._service, path, seconds=seconds, progress=progress, language=self._language)
 
     def close(self) -> None:
         """Remove the widget from the notebook."""

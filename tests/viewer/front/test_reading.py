@@ -164,7 +164,7 @@ def test_a_saved_page_opens_the_head_that_was_named_with_exact_weights_of_hostil
     maps = make_maps(len(tokens))
     view = serve(maps, tokens=tokens)
     view.open_at("1.2", "named")
-    view.save(tmp_path / "page.html", exact=[("encoder", 1, 2)])
+    view.save(tmp_path / "page.html")
     page = open_page((tmp_path / "page.html").as_uri())
     row = maps["encoder", 1][0, 2, tokens.index("named")]
     assert_is_row(page, row, rests={0, len(tokens) - 1})

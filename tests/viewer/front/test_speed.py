@@ -104,7 +104,7 @@ def test_a_saved_page_of_twelve_layers_is_small_and_opens_from_disk(
 ) -> None:
     maps = make_maps(512, layers=12, heads=12)
     path = tmp_path / "page.html"
-    serve(maps).save(path, exact=[("encoder", 3, 5)])
+    serve(maps).save(path)
     assert path.stat().st_size < 20e6
     opened = open_page(f"{path.as_uri()}#tab=overview").evaluate(_PAINTED)
     record_property("megabytes", path.stat().st_size / 1e6)

@@ -2,7 +2,7 @@
 
 Requests come in groups, the most needed first; each is answered by the service, rounded where it is only shown as a picture,
 compressed, and stored under its canonical JSON. Every stored reply is whole: needed ones are asked for until nothing in them is missing, and
-of the others those are stored that fit into the size and the time. `Snapshot.left_out` says in words what did not fit.
+of the others those are stored that fit into the size and the time. `SavedPage.left_out` says in words what did not fit.
 """
 
 import base64
@@ -12,22 +12,18 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from uwaga._base.arguments import check
 from uwaga._base.durable import atomic_replace
 from uwaga._base.languages import tr, using
 from uwaga.viewer.messages import Reply, Request, RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.html import saved_html
 
-# (kind, layer, head), or (kind, layer, head, rows, columns) with ranges of tokens.
-Exact = tuple[str, int, int] | tuple[str, int, int, tuple[int, int], tuple[int, int]]
 Answer = Callable[[Request], Reply]
 _NewRequest = dict[str, object]
 
@@ -35,12 +31,11 @@ SECONDS = 8.0  # for what a page can do without
 MAX_BYTES = 19_000_000  # of a page, without exact weights that were asked for
 _ITEMS = 200_000  # per request, as the page asks for them
 _CELLS = (256, 128, 64, 32)  # along an axis of a head's whole map, the finest first; at most those of a tile
-_MAX_EXACT = 1 << 24  # weights, so that the page opens at once
 # Bits of the mantissa of a coarse cell's float32: 3 digits, and half the bytes after compression. Exact weights keep all 23.
 _COARSE_BITS = 10
 _GZIP_LEVEL = 3  # the usual 6 saves 2 % more of such numbers, in four times the time
 MAX_PREDICTED = 256  # positions of a reply
-_PREDICTED = 1024  # tokens of a side whose predictions come before everything else that is not needed
+_PREDICTED = 1024  # tokens of a side whose predictions are stored where those of all do not fit
 _STRIDES = (1, 2, 4, 8, 16, 32)  # of patches whose rows are stored: the smallest that fits
 _GROUP_SHARE = 0.6  # of the bytes that are left, for one group: others follow
 
@@ -56,13 +51,9 @@ class SavedPage(NamedTuple):
     left_out: str
 
 
-def save_snapshot(
-    service: Service, path: str | os.PathLike[str], *, exact: Sequence[Exact] = (), **options: Any
-) -> str:
-    """Write a snapshot, atomically, and return what was left out. Raises ValueError, OSError."""
-    about = service.answer({"request": "about"}).meta
-    requests = [request for block in exact for request in exact_requests(about, block)]
-    snapshot = make_snapshot(service.answer, exact=requests, **options)
+def save_snapshot(service: Service, path: str | os.PathLike[str], **options: Any) -> str:
+    """Write a snapshot, atomically, and return what was left out; options as of `make_snapshot`. Raises OSError."""
+    snapshot = make_snapshot(service.answer, **options)
     with atomic_replace(Path(path)) as file:
         file.write(snapshot.html)
     return snapshot.left_out
@@ -104,29 +95,23 @@ def make_snapshot(
     about = Reply(meta={**about.meta, "lesson": lesson or about.meta["lesson"]}, arrays=about.arrays)
     front = bundle(lesson=about.meta["lesson"])
     script = front.script("saved")
-    builder = SnapshotBuilder(
-        answer=answer,
-        max_bytes=max_bytes - len(script.encode()) - len(front.css.encode()),
-        seconds=seconds,
-        progress=progress or (lambda done: None),
-        clock=clock,
-    )
+    stored = _Replies(answer, max_bytes - len(script.encode()) - len(front.css.encode()), progress, clock)
     with using(language):
-        builder.add(list(groups(about.meta, language)))
-        builder.request([dict(request) for request in exact])
-        builder.progress(1.0)
-        left_out = builder.left_out()
-    builder.store({"request": "about"}, Reply(meta={**about.meta, "live": False, "left_out": left_out, "opens": opens}))
-    data = json.dumps({"replies": builder.replies}, separators=(",", ":")).replace("<", "\\u003c")
+        stored.add(list(groups(about.meta, language)), seconds)
+        stored.request([dict(request) for request in exact])
+        left_out = stored.left_out(seconds)
+    if progress is not None:
+        progress(1.0)
+    stored.store({"request": "about"}, Reply(meta={**about.meta, "live": False, "left_out": left_out, "opens": opens}))
+    data = json.dumps({"replies": stored.replies}, separators=(",", ":")).replace("<", "\\u003c")
     html = saved_html(str(about.meta["title"]), script=script, css=front.css, data=data, language=language)
     return SavedPage(html.encode(), left_out)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestGroup:
+class RequestGroup(NamedTuple):
     """Requests whose replies are stored together or not at all.
 
-    choices: alternatives of falling size, of which the first that fits is taken.
+    choices: alternatives of falling size, of which the first that fits is taken; the first request of each is one of its many.
     needed: the last choice is taken in any case.
     name: what it is to a reader; "" if nobody would miss it.
     """
@@ -136,26 +121,22 @@ class RequestGroup:
     name: str = ""
 
 
-@dataclass(kw_only=True)
-class SnapshotBuilder:
-    """Makes requests and stores the replies, within a size and a time; arguments as in `make_snapshot`.
+class _Replies:
+    """Makes requests and stores the replies, within a size and a time; arguments as of `make_snapshot`.
 
-    max_bytes bounds the stored replies alone, and needed groups may exceed it.
+    replies: by canonical request, base64 of the bytes, plain or gzip. max_bytes bounds them alone, and needed groups may exceed it.
     """
 
-    answer: Answer
-    max_bytes: int
-    seconds: float
-    progress: Callable[[float], None] = lambda done: None
-    clock: Callable[[], float] = time.monotonic
-    replies: dict[str, str] = field(default_factory=dict)  # by canonical request, base64 of the bytes, plain or gzip
-    _incomplete: dict[str, _NewRequest] = field(default_factory=dict)  # by canonical request; whole, with samples in it
-    _parts: int = 0  # groups with a name
-    _missing: list[str] = field(default_factory=list)  # names of those that are not stored
-    _limits: set[str] = field(default_factory=set)  # that left something out: "time", "size"
-    _total: int = 1  # requests of all groups in their largest choices, and one
-    _done: int = 0  # of them, those of groups that were offered
-    _told: float = 0.0  # the progress
+    def __init__(
+        self, answer: Answer, max_bytes: int, progress: Callable[[float], None] | None, clock: Callable[[], float]
+    ) -> None:
+        self._answer, self._max_bytes, self._progress, self._clock = answer, max_bytes, progress, clock
+        self.replies: dict[str, str] = {}
+        self._samples: dict[str, _NewRequest] = {}  # by canonical request; whole, with samples in it
+        self._missing: list[str] = []  # names of groups that are not stored
+        self._parts = 0  # groups with a name
+        self._is_late = False  # whether time left something out
+        self._done, self._total = 0, 1  # requests
 
     def store(self, request: Request, reply: Reply) -> None:
         """Store a reply."""
@@ -163,108 +144,96 @@ class SnapshotBuilder:
         packed = gzip.compress(data, _GZIP_LEVEL, mtime=0)
         self.replies[canonical(request)] = base64.b64encode(min(data, packed, key=len)).decode()
 
-    def add(self, offered: Sequence[RequestGroup]) -> None:
+    def add(self, offered: Sequence[RequestGroup], seconds: float) -> None:
         """Store what is needed; then, while there is time, what fits of the others, and exact cells in place of samples.
 
         Raises RequestError.
         """
         self._total = sum(len(group.choices[0]) for group in offered) + 1
+        self._parts = sum(bool(group.name) for group in offered)
         for group in offered:
             if group.needed:
                 self._offer(group, math.inf)
-        until = self.clock() + self.seconds
+        until = self._clock() + seconds
         for group in offered:
             if not group.needed:
                 self._offer(group, until)
-        for name, request in list(self._incomplete.items()):
-            self._refine(name, request, until)
+        for name, request in list(self._samples.items()):
+            reply = None
+            while (reply is None or reply.meta["complete"] < 1) and self._clock() < until:
+                reply = self._ask(request)
+            if reply is not None and _is_whole(request, reply):
+                self.store(request, reply)
+                if reply.meta["complete"] == 1:
+                    del self._samples[name]
 
     def request(self, requests: Sequence[_NewRequest], until: float = math.inf) -> bool:
         """Make requests and store the whole replies; False if time was over. Raises RequestError."""
         for request in requests:
             name, reply = canonical(request), None
             while name not in self.replies:
-                if reply is not None and self.clock() >= until:
+                if reply is not None and self._clock() >= until:
+                    self._is_late = True
                     return False
                 if (reply := self._ask(request)) is None:
                     break
                 if _is_whole(request, reply):
                     self.store(request, reply)
                     if reply.meta.get("complete", 1) < 1:
-                        self._incomplete[name] = request
+                        self._samples[name] = request
             self._done += 1
-            self._told = max(self._told, min(self._done / self._total, 1.0))
-            self.progress(self._told)
+            if self._progress is not None:
+                self._progress(min(self._done / self._total, 1.0))
         return True
 
-    def left_out(self) -> str:
+    def left_out(self, seconds: float) -> str:
         """Return what is missing or a sample, and what to do, in the current language; "" for nothing."""
-        maps = sum('"request":"tile"' in name for name in self.replies)
         sentences = []
         if self._missing:
-            values = {
-                "stored": self._parts - len(self._missing),
-                "total": self._parts,
-                "names": ", ".join(self._missing),
-            }
-            sentences.append(tr("{stored} of {total} parts are stored. Left out: {names}.", **values))
-        if count := len(self._incomplete):
+            values = {"stored": self._parts - len(self._missing), "total": self._parts}
+            names = ", ".join(self._missing)
+            sentences.append(tr("{stored} of {total} parts are stored. Left out: {names}.", **values, names=names))
+        if count := len(self._samples):
+            maps = sum('"request":"tile"' in name for name in self.replies)
             text = tr("{count} of {total} maps are means over a sample of their rows.", count=count, total=maps)
             sentences.append(text)
-        if "time" in self._limits or self._incomplete:
-            limit = f"{self.seconds:g}"
+        if self._is_late or self._samples:
+            limit = f"{seconds:g}"
             sentences.append(tr("{option} allows more than {seconds} seconds.", option="--seconds", seconds=limit))
-        if "size" in self._limits:
-            sentences.append(tr("A page has at most about {size} MB.", size=MAX_BYTES // 1_000_000))
         return " ".join(sentences)
 
     def _offer(self, group: RequestGroup, until: float) -> None:
         """Store the largest choice of a group that fits."""
-        before, done, limit = (dict(self.replies), dict(self._incomplete)), self._done, ""
+        before = self.replies, self._samples
         for requests in group.choices:
+            self.replies, self._samples = dict(before[0]), dict(before[1])
             must = group.needed and requests is group.choices[-1]
-            limit = "" if must else self._limit_of(requests, until)
-            self._done = done
-            if not limit and not self.request(requests, until):
-                limit = "time"
-            if not limit:
-                break
-            self.replies, self._incomplete = dict(before[0]), dict(before[1])
-        self._done = done + len(group.choices[0])
-        self._parts += bool(group.name)
-        if limit and group.name:
+            if not must and not self._fits(requests, until):
+                continue
+            if self.request(requests, until) and (must or self._bytes() <= self._max_bytes):
+                return
+        self.replies, self._samples = before
+        if group.name:
             self._missing.append(group.name)
-            self._limits.add(limit)
 
-    def _limit_of(self, requests: Sequence[_NewRequest], until: float) -> str:
-        """Return the limit that the replies exceed, by one of each kind: "size", "time" or ""."""
-        taken, began = sum(map(len, self.replies.values())), self.clock()
-        size, end = 0, began
-        for kind in dict.fromkeys(request["request"] for request in requests):
-            alike = [request for request in requests if request["request"] == kind]
-            sample, start = alike[len(alike) // 2], self.clock()
-            if not self.request([sample], until):
-                return "time"
-            size += len(self.replies.get(canonical(sample), "")) * len(alike)
-            end += (self.clock() - start) * len(alike)
-        if size > _GROUP_SHARE * (self.max_bytes - taken):
-            return "size"
-        return "time" if end > until else ""
+    def _fits(self, requests: Sequence[_NewRequest], until: float) -> bool:
+        """Return whether there is room and time for the replies, by the first of them."""
+        taken, began = self._bytes(), self._clock()
+        if not self.request(requests[:1], until):
+            return False
+        now = self._clock()
+        if now + (now - began) * len(requests) > until:
+            self._is_late = True
+            return False
+        return (self._bytes() - taken) * len(requests) <= _GROUP_SHARE * (self._max_bytes - taken)
 
-    def _refine(self, name: str, request: _NewRequest, until: float) -> None:
-        """Store what is known of a reply when it is complete, or the time is over."""
-        reply = None
-        while (reply is None or reply.meta["complete"] < 1) and self.clock() < until:
-            reply = self._ask(request)
-        if reply is not None and _is_whole(request, reply):
-            self.store(request, reply)
-            if reply.meta["complete"] == 1:
-                del self._incomplete[name]
+    def _bytes(self) -> int:
+        return sum(map(len, self.replies.values()))
 
     def _ask(self, request: _NewRequest) -> Reply | None:
         """Return the reply; None if a difference does not exist, as of texts of other words."""
         try:
-            return self.answer(dict(request))
+            return self._answer(dict(request))
         except RequestError:
             if request.get("side") != "difference":
                 raise
@@ -313,9 +282,8 @@ def groups(about: Mapping[str, Any], language: str = "en") -> Iterator[RequestGr
         asked: _NewRequest = {"request": "lesson", **({} if language == "en" else {"language": language})}
         yield RequestGroup(choices=((asked,),), needed=True)
     yield from _picture(about)
-    first = tuple(_predictions(about, 0, _PREDICTED))
-    if first:
-        yield RequestGroup(choices=(first,), name=tr("predictions"))
+    if every := tuple(_predictions(about, math.inf)):
+        yield RequestGroup(choices=(every, tuple(_predictions(about, _PREDICTED))), name=tr("predictions"))
     names = {
         ("tokens", "show"): tr("tokens"),
         ("tokens", "hide"): tr("tokens without special ones"),
@@ -331,45 +299,6 @@ def groups(about: Mapping[str, Any], language: str = "en") -> Iterator[RequestGr
         if variant == ("tokens", "show"):
             largest = _by_layer(about, "overview", pooling="max", **shown)
             yield RequestGroup(choices=_with_maps(largest, about, "max", shown), name=tr("largest weights"))
-    if more := tuple(_predictions(about, _PREDICTED, math.inf)):
-        yield RequestGroup(choices=(more,), name=tr("predictions after {count} tokens", count=_PREDICTED))
-
-
-def exact_requests(about: Mapping[str, Any], exact: Exact) -> list[_NewRequest]:
-    """Return the requests for the exact weights of a head of the first side, or of a block.
-
-    Args:
-        about: the meta of the reply to {"request": "about"}.
-        exact: (kind, layer, head), or (kind, layer, head, rows, columns) with ranges (start, stop) of queries and keys.
-
-    Raises:
-        ValueError: heads or tokens that do not exist, or more weights than a page may hold.
-    """
-    rule = "(kind, layer, head) or (kind, layer, head, rows, columns)"
-    check(len(exact) in (3, 5), f"view: exact must be {rule}, not {exact!r}")
-    kind, layer, head, *ranges = exact
-    side = about["sides"][0]
-    heads = {(entry["kind"], entry["layer"]): entry["heads"] for entry in side["maps"]}
-    is_head = 0 <= head < heads.get((kind, layer), 0)
-    check(is_head, f"view: exact: there is no head {head} of {kind} layer {layer}")
-    where = {"side": side["id"], "kind": kind, "layer": layer, "head": head, "merge": "tokens", "specials": "show"}
-    sizes = _sizes(side, kind, where)
-    rows, columns = (
-        _tile_range(f"{kind} layer {layer}", name, *span, size, about["tile"])
-        for name, span, size in zip(("queries", "keys"), ranges or [(0, size) for size in sizes], sizes, strict=True)
-    )
-    check(
-        len(rows) * len(columns) * about["tile"] ** 2 <= max(_MAX_EXACT, about["tile"] ** 2),
-        f"view: exact: head {head} of {kind} layer {layer} has more weights than the limit of {_MAX_EXACT:,} per page; "
-        "give ranges of queries and keys",
-    )
-    return [_tile(where, "sum", 0, row, column) for row in rows for column in columns]
-
-
-def _tile_range(where: str, name: str, start: int, stop: int, size: int, tile: int) -> range:
-    rule = f"view: exact: {name} {start}:{stop} of {where} are out of range: there are {size}"
-    check(0 <= start < stop <= size, rule)
-    return range(start // tile, (stop - 1) // tile + 1)
 
 
 def _items(about: Mapping[str, Any], variant: Mapping[str, str]) -> Iterator[_NewRequest]:
@@ -390,7 +319,7 @@ def _picture(about: Mapping[str, Any]) -> Iterator[RequestGroup]:
     layers = [layer for layer in _layers(about) if layer["kind"] in picture["grids"]]
     for of, axis, name in (
         ([start], "row", ""),
-        (layers[::-1], "row", tr("rows of patches in every layer")),
+        (layers, "row", tr("rows of patches in every layer")),
         ([start], "column", tr("columns of patches")),
     ):
         choices = tuple(tuple(_heads(about, of, axis, stride)) for stride in _STRIDES)
@@ -411,10 +340,10 @@ def _heads(
                 yield {"request": "heads", **where, "axis": axis, "item": item}
 
 
-def _predictions(about: Mapping[str, Any], start: int, stop: float) -> Iterator[_NewRequest]:
+def _predictions(about: Mapping[str, Any], stop: float) -> Iterator[_NewRequest]:
     """Yield requests for the predictions of each side, in the blocks that the page asks for."""
     for side, values in about.get("predictions", {}).items():
-        for first in range(start, min(values["tokens"], stop), MAX_PREDICTED):
+        for first in range(0, min(values["tokens"], stop), MAX_PREDICTED):
             yield {"request": "predictions", "side": side, "first": first, "count": MAX_PREDICTED}
 
 
@@ -426,7 +355,7 @@ def _by_layer(about: Mapping[str, Any], name: str, **more: object) -> tuple[_New
 def _with_maps(
     fixed: tuple[_NewRequest, ...], about: Mapping[str, Any], pooling: str, variant: Mapping[str, str]
 ) -> tuple[tuple[_NewRequest, ...], ...]:
-    """Return requests followed by those for every head's whole map as one tile, in several sizes."""
+    """Return those for every head's whole map as one tile, in several sizes, each followed by other requests."""
     results: list[tuple[_NewRequest, ...]] = []
     for cells in _CELLS:
         tiles = []
@@ -439,7 +368,7 @@ def _with_maps(
                 if level or pooling == "sum":  # the weights themselves are the same for all poolings
                     heads = range(entry["heads"])
                     tiles += [_tile({**where, "head": head, **variant}, pooling, level, 0, 0) for head in heads]
-        if tiles and (choice := (*fixed, *tiles)) not in results:
+        if tiles and (choice := (*tiles, *fixed)) not in results:
             results.append(choice)
     return tuple(results) or (fixed,)
 

@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -14,7 +14,7 @@ from types import FrameType
 
 from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper, max_connections, uvicorn_server
 from uwaga._base.durable import PrivateFolder
-from uwaga.viewer.page.snapshot import SECONDS, Exact, save_snapshot
+from uwaga.viewer.page.snapshot import SECONDS, save_snapshot
 from uwaga.viewer.places import place_of
 from uwaga.viewer.server.access import AccessControl
 from uwaga.viewer.server.app import application
@@ -129,19 +129,15 @@ class ServedView:
         self,
         path: str | os.PathLike[str],
         *,
-        exact: Sequence[Exact] = (),
         seconds: float = SECONDS,
         progress: Callable[[float], None] | None = None,
     ) -> str:
         """Write the view as one HTML file that needs no server and no network.
 
-        The file holds the statistics of every head, every map pooled into cells, as small as 20 MB allow, and the exact weights of the heads in
-        `exact`, however long that takes.
+        The file holds the statistics of every head, and every map pooled into cells, as small as 20 MB allow.
 
         Args:
             path: the file; it is written atomically.
-            exact: heads whose exact weights are stored, as (kind, layer, head), such as ("encoder", 3, 5); or blocks of a head,
-                with ranges of queries and of keys, such as ("encoder", 3, 5, (0, 512), (0, 512)).
             seconds: approximate time for what the page can do without: predictions, the largest weights, the variants that merge tokens into
                 words or hide special tokens, and exact cells of maps that are so large that they were sampled first.
             progress: called with the completed fraction, from 0 to 1.
@@ -150,10 +146,9 @@ class ServedView:
             What the limits of time and size left out, which the page says too; "" where nothing was.
 
         Raises:
-            ValueError: heads or tokens that do not exist, or more exact weights than a page may hold.
             OSError: the file cannot be written.
         """
-        return save_snapshot(self.service, path, exact=exact, seconds=seconds, progress=progress, opens=self.fragment)
+        return save_snapshot(self.service, path, seconds=seconds, progress=progress, opens=self.fragment)
 
     def browse(self) -> bool:
         """Open the page in a browser; False if there is no graphical browser.
