@@ -8,7 +8,7 @@ from uwaga.inspect import editing, edits, run_text
 from uwaga.models.checkpoints import weight_files
 from uwaga.models.tokenizers import tokenizer
 from uwaga.serve import app as serve_app
-from uwaga.serve.requests import Limits
+from uwaga.serve.requests import MAX_CHARACTERS, Limits
 from uwaga.viewer import service, texts
 from uwaga.viewer.server import app
 
@@ -76,6 +76,7 @@ def test_the_limits_of_serve_are_those_of_the_code() -> None:
         "serve: bytes of a request's body": most.body_bytes,
         "serve: bytes of all unanswered bodies": most.all_bodies_bytes,
         "serve: texts of a request": most.items,
+        "serve: characters of a text": MAX_CHARACTERS,
         "serve: tokens of a request": most.tokens,
         "serve: requests in the queue": most.queue_requests,
         "serve: texts in the queue": most.queue_items,

@@ -55,10 +55,6 @@ def ask(
         raise ResponseError(f"{answer.status} {answer.body.decode()}")
 
 
-def tei(encoder: TextEncoder, **body: object) -> None:
-    ask(encoder, body, "/embed")
-
-
 def rank(encoder: TextEncoder, path: str = "/v1/rerank", reranker: Reranker | None = None, **body: object) -> None:
     ask(encoder, {"query": "a", "documents": ["a"]} | body, path, reranker=reranker)
 

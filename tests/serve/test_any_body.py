@@ -17,12 +17,12 @@ from uwaga.serve.models import EmbeddingModel
 from uwaga.serve.requests import POSTED, ApiError
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["a cat", "Left", "float"]),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["a cat", "float"]),
     lambda inside: st.lists(inside) | st.dictionaries(st.text() | st.just("text"), inside),
     max_leaves=8,
 )
-KEYS = sorted({key for _, kinds in POSTED.values() for kind in kinds for key in field_rules(kind)})
-RIGHT = {key: ["a cat", "a dog"] for key in ("input", "inputs", "documents", "texts")} | {"query": "a cat"}
+KEYS = sorted({key for kind in POSTED.values() for key in field_rules(kind)})
+RIGHT = {key: ["a cat", "a dog"] for key in ("input", "documents")} | {"query": "a cat"}
 
 
 @st.composite
@@ -31,8 +31,7 @@ def bodies(draw: st.DrawFn) -> tuple[str, object]:
     path = draw(st.sampled_from(sorted(POSTED)))
     if draw(st.integers(0, 3)) == 0:
         return path, draw(VALUES)
-    kind = draw(st.sampled_from(POSTED[path][1]))
-    keys = sorted(field_rules(kind))
+    keys = sorted(field_rules(POSTED[path]))
     drawn = draw(st.dictionaries(st.sampled_from(keys) | st.sampled_from(KEYS) | st.text(), VALUES, max_size=2))
     return path, {key: RIGHT[key] for key in keys if key in RIGHT} | drawn
 
@@ -65,12 +64,12 @@ def test_any_json_gives_a_reply_or_an_error_that_names_the_key(service: Service,
     if not isinstance(found, ApiError):
         assert isinstance(value, dict)
     elif found.param is None:  # of no key: it is no object, or holds what is no JSON, or a lone surrogate
-        assert found.status == 422
-        assert found.message.startswith("the request ")
+        assert found.status_code == 422
+        assert found.detail.startswith("the request ")
     else:
-        assert found.status in (404, 413, 422)
+        assert found.status_code in (404, 413, 422)
         assert found.param in {*KEYS, *map(printable, value)}
-        assert found.param[:100] in found.message  # which cuts longer keys
+        assert found.param[:100] in found.detail  # which cuts longer keys
 
 
 def large(size: int) -> dict[str, tuple[str, bytes, str]]:
@@ -83,10 +82,9 @@ def large(size: int) -> dict[str, tuple[str, bytes, str]]:
     return {
         "strings": ("/v1/embeddings", b'{"input":[%b""]}' % repeated(b'"",'), "input"),
         "numbers and a string": ("/v1/embeddings", b'{"input":[%b"a"]}' % repeated(b"1,"), "input"),
-        "lists": ("/embed", b'{"inputs":[%b[]]}' % repeated(b"[],"), "inputs"),
-        "wrong lists": ("/embed", b'{"inputs":[%b["a"]]}' % repeated(b'["a"],'), "inputs"),
+        "lists": ("/v1/embeddings", b'{"input":[%b[]]}' % repeated(b"[],"), "input"),
         "wrong passages": ("/v1/rerank", b'{"query":"a","documents":[%b1]}' % repeated(b"1,"), "documents"),
-        "objects": ("/rerank", b'{"query":"a","texts":[%b1]}' % repeated(b'{"tex":""},'), "texts"),
+        "objects": ("/v1/rerank", b'{"query":"a","documents":[%b1]}' % repeated(b'{"text":""},'), "documents"),
         "keys of the body": ("/v1/embeddings", b"{%b}" % keys, "0"),
         "keys of a passage": ("/v1/rerank", b'{"query":"a","documents":[{%b}]}' % keys, "documents"),
         "keys of a value": ("/v1/embeddings", b'{"input":{%b}}' % keys, "input"),

@@ -1,4 +1,4 @@
-"""/v1/embeddings and /embed: the forms of its input and output, and the bits of its vectors."""
+"""/v1/embeddings: the forms of its input and output, and the bits of its vectors."""
 
 import asyncio
 import base64
@@ -6,7 +6,6 @@ import json
 import random
 
 import numpy as np
-import pytest
 from served import served
 from tiny_tokenizer import SPECIAL, WORDS
 
@@ -44,35 +43,20 @@ async def test_vectors_are_byte_for_byte_those_of_encode(client, encoder) -> Non
 
 
 @served()
-async def test_token_ids_give_the_vectors_of_their_text_with_special_tokens_or_without(client, encoder) -> None:
-    ids = encoder.tokenizer.with_special_tokens(TEXTS)
-    expected = encoder.encode(TEXTS).tobytes()
-    whole = await client.post("/v1/embeddings", {"input": ids})
-    bare = await client.post("/v1/embeddings", {"input": [row[1:-1] for row in ids]})
-    one = await client.post("/v1/embeddings", {"input": ids[0]})
-    assert vectors(whole).tobytes() == vectors(bare).tobytes() == expected
-    assert vectors(one).tobytes() == encoder.encode(TEXTS[:1]).tobytes()
-
-
-@served()
 async def test_dimensions_are_the_first_numbers(client, encoder) -> None:
     answer = await client.post("/v1/embeddings", {"input": TEXTS, "dimensions": 3})
     assert vectors(answer).tobytes() == np.ascontiguousarray(encoder.encode(TEXTS)[:, :3]).tobytes()
     client.service.model.has_unit_vectors = True
     answer = await client.post("/v1/embeddings", {"input": TEXTS, "dimensions": 3})
-    first = encoder.encode(TEXTS)[:, :3]
-    expected = first / np.linalg.norm(first, axis=1, keepdims=True)
-    np.testing.assert_allclose(vectors(answer), expected, rtol=2e-7)
+    assert vectors(answer).tobytes() == encoder.encode(TEXTS, truncate_dim=3, normalize=True).tobytes()
 
 
-@pytest.mark.parametrize(("path", "key"), [("/v1/embeddings", "input"), ("/embed", "inputs")])
 @served()
-async def test_a_prompt_is_put_before_the_texts(client, encoder, path, key) -> None:
-    expected = encoder.encode(["the dog and a cat"], normalize=key == "inputs" or None)
+async def test_a_prompt_is_put_before_the_texts(client, encoder) -> None:
+    expected = encoder.encode(["the dog and a cat"])
     client.service.model.prompts = {"query": "the dog and ", "document": ""}
-    answer = await client.post(path, {key: ["a cat"], "prompt_name": "query"})
-    embedded = answer.json if key == "inputs" else [answer.json["data"][0]["embedding"]]
-    assert np.float32(embedded).tobytes() == expected.tobytes()
+    answer = await client.post("/v1/embeddings", {"input": ["a cat"], "prompt_name": "query"})
+    assert vectors(answer).tobytes() == expected.tobytes()
 
 
 @served(step_tokens=50)
@@ -144,50 +128,3 @@ async def test_a_vector_that_is_not_finite_is_an_error_of_its_own_request(client
     assert (bad.status, one.status, good.status) == (422, 422, 200)
     for answer, place in ((bad, "input[1]"), (one, "input")):
         assert answer.json["error"]["message"].startswith(f"{place} has a vector that is NaN or infinite; leave it")
-
-
-@served()
-async def test_tei_has_the_vectors_of_encode_as_a_list_of_lists(client, encoder) -> None:
-    """TEI's default is to normalize, whatever the model's modules say."""
-
-    async def asked(inputs: object, **options: object) -> np.ndarray:
-        answer = await client.post("/embed", {"inputs": inputs} | options)
-        assert answer.status == 200, answer.body
-        return np.float32(answer.json)
-
-    ids = encoder.tokenizer.with_special_tokens(TEXTS)
-    for how in ({}, {"normalize": True}, {"normalize": False}):
-        is_unit = how != {"normalize": False}
-        expected = encoder.encode(TEXTS, normalize=is_unit)
-        assert (await asked(TEXTS, **how)).tobytes() == (await asked(ids, **how)).tobytes() == expected.tobytes()
-        assert (await asked(TEXTS[0], **how)).tobytes() == expected[:1].tobytes()
-        shorter = encoder.encode(TEXTS, normalize=is_unit, truncate_dim=3)
-        np.testing.assert_allclose(await asked(TEXTS, dimensions=3, **how), shorter, rtol=2e-7)
-
-
-def test_truncation_direction_is_computed_or_refused_by_name(serving, encoder) -> None:
-    """The model's directory says on which side texts are truncated; without truncation the other side changes no number."""
-    bodies = {"/embed": {"inputs": [LONG]}, "/rerank": {"query": "the cat", "texts": [LONG]}}
-
-    async def test(client) -> None:
-        for path, body in bodies.items():
-            asked = body | {"truncate": True, "truncation_direction": wrong}
-            answer = await client.post(path, asked)
-            assert (answer.status, answer.json["error_type"]) == (422, "Validation")
-            assert answer.json["error"].startswith(f"truncation_direction must be '{right}'")
-            unsaid = await client.post(path, body | {"truncate": True})
-            if path == "/embed":
-                vectors = encoder.encode([LONG], overflow="truncate", normalize=True)
-                assert np.float32(unsaid.json).tobytes() == vectors.tobytes()
-            for same in (right, right.lower()):
-                answer = await client.post(path, asked | {"truncation_direction": same})
-                assert (answer.status, answer.body) == (200, unsaid.body)
-            short = body | {key: ["a dog"] for key in ("inputs", "texts") if key in body}
-            answer = await client.post(path, short | {"truncation_direction": wrong})
-            assert answer.status == 200
-
-    right, wrong = "Right", "Left"
-    serving(test)
-    encoder.tokenizer.truncation_side = "left"
-    right, wrong = "Left", "Right"
-    serving(test)

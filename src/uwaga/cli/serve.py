@@ -68,7 +68,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve a model's vectors through the interfaces of OpenAI, Cohere, Jina and TEI. SIGTERM or Ctrl-C ends the server."""
+    """Serve a model's vectors through the interfaces of OpenAI, Cohere and Jina. SIGTERM or Ctrl-C ends the server."""
     if processes > 1 and not hasattr(os, "fork"):
         fail("serve", "--processes needs a system that can fork; start several servers on several ports")
     if max_queue < max_tokens:
@@ -122,7 +122,7 @@ def serve(
 
     address = listening.getsockname()
     place = f"[{address[0]}]" if ":" in address[0] else address[0]
-    echo(f"uwaga serve: {shown} on http://{place}:{address[1]}/v1 (described at http://{place}:{address[1]}/docs)")
+    echo(f"uwaga serve: {shown} on http://{place}:{address[1]}/v1")
     sys.stdout.flush()
 
     def say(message: str) -> None:

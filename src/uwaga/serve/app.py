@@ -1,17 +1,14 @@
-"""The ASGI application: the interfaces of OpenAI, Cohere, Jina and TEI, behind keys and limits."""
+"""The ASGI application: the interfaces of OpenAI, Cohere and Jina, behind keys and limits."""
 
 import asyncio
 import base64
 import hashlib
 import json
 import logging
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from html import escape
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from uuid import uuid4
 
@@ -19,26 +16,15 @@ import numpy as np
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import TypeAdapter
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from uwaga._base.connections import IdleConnectionReaper
 from uwaga._base.terminal import printable, short
 from uwaga.serve.metrics import Metrics
-from uwaga.serve.models import EmbeddingModel, TokenBudget, check_finite
-from uwaga.serve.requests import (
-    ERRORS,
-    GOT,
-    POSTED,
-    ApiError,
-    CohereRerank,
-    Limits,
-    OpenAIEmbeddings,
-    TeiEmbeddings,
-    TeiRerank,
-    read_body,
-    texts_of,
-)
+from uwaga.serve.models import EmbeddingModel, check_finite
+from uwaga.serve.requests import GOT, POSTED, ApiError, CohereRerank, Limits, OpenAIEmbeddings, read_body, texts_of
 from uwaga.serve.scheduler import Job, QueueSize, Run, Scheduler
 
 if TYPE_CHECKING:
@@ -49,8 +35,7 @@ _CHUNK = 1 << 16  # bytes of a response that are sent at once
 _READERS = 2  # threads that parse and tokenize requests; the tokenizer works outside of Python's lock
 _LARGE = 1 << 18  # bytes of a body that another thread reads, so that no small body waits for seconds of its tokenizer
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-_STYLE = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}pre{overflow:auto;padding:.75rem;border:1px solid}"
+_KINDS = {401: "authentication_error", 429: "rate_limit_error"}  # of errors, as OpenAI names them
 _LOG = logging.getLogger("uwaga.serve")
 T = TypeVar("T")
 # The jobs of a request that is checked and tokenized, and a function from their rows to the JSON of the response, in pieces.
@@ -106,50 +91,38 @@ class Service:
         if request.model not in (None, self.name):
             message = f"there is no model {short(request.model)} here; this server has {self.name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
-        if isinstance(request, OpenAIEmbeddings | TeiEmbeddings):
-            return self._embeddings(request)
-        return self._ranking(request)
+        return self._embeddings(request) if isinstance(request, OpenAIEmbeddings) else self._ranking(request)
 
-    def _embeddings(self, request: OpenAIEmbeddings | TeiEmbeddings) -> Prepared:
-        model, prompt, budget = self.model, request.prompt_name, TokenBudget(self.limits.tokens)
-        normalize = request.normalize if isinstance(request, TeiEmbeddings) else None
-        texts = texts_of(request, request.key, self.limits, truncates=self._truncate, from_left=model.truncates_left)
-        if request.dimensions is not None and request.dimensions > model.width:
-            message = f"dimensions must be a whole number from 1 to {model.width:,}, not {request.dimensions}"
+    def _embeddings(self, request: OpenAIEmbeddings) -> Prepared:
+        model, prompt, size = self.model, request.prompt_name, request.dimensions
+        texts = texts_of(request, "input", self.limits, truncates=self._truncate)
+        if size is not None and size > model.width:
+            message = f"dimensions must be a whole number from 1 to {model.width:,}, not {size}"
             raise ApiError(422, message, param="dimensions")
         if prompt is not None and prompt not in model.prompts:
             names = ", ".join(map(printable, model.prompts))
             raise ApiError(422, f"prompt_name must be one of {names}, not {short(prompt)}", param="prompt_name")
-        if not isinstance(texts.texts[0], str):
-            texts = texts._replace(texts=model.texts_of(texts, self.limits))
         prompt_text = None if prompt is None else model.prompts[prompt]
-        job = model.work(texts, prompt=prompt_text, budget=budget, normalize=normalize)
+        job = model.work(texts, self.limits.tokens, prompt=prompt_text, dimensions=size)
+        tokens = sum(job.tokens)
 
         def reply(rows: Sequence[np.ndarray]) -> Iterable[bytes]:
             check_finite(rows[0], texts, "vector")
-            vectors = model.shortened(rows[0], request.dimensions, normalize)
-            if isinstance(request, TeiEmbeddings):
-                return _list_of_lists(vectors)
             is_base64 = request.encoding_format == "base64"
-            return _embeddings_json(vectors, is_base64=is_base64, name=self.name, tokens=budget.spent)
+            return _embeddings_json(rows[0], is_base64=is_base64, name=self.name, tokens=tokens)
 
         return [job], reply
 
-    def _ranking(self, request: CohereRerank | TeiRerank) -> Prepared:
-        model, budget, from_left = self.model, TokenBudget(self.limits.tokens), self.model.ranks_left
+    def _ranking(self, request: CohereRerank) -> Prepared:
         query, passages = (
-            texts_of(request, key, self.limits, truncates=self._truncate, from_left=from_left)
-            for key in ("query", request.key)
+            texts_of(request, key, self.limits, truncates=self._truncate) for key in ("query", "documents")
         )
-        most_tokens, most_chunks = (getattr(request, key, None) for key in ("max_tokens_per_doc", "max_chunks_per_doc"))
-        jobs, texts, counts = model.ranking(query, passages, budget, most_tokens, most_chunks)
+        jobs = self.model.ranking(query, passages, self.limits.tokens, request.max_tokens_per_doc)
+        tokens = sum(sum(job.tokens) for job in jobs)
 
         def reply(rows: Sequence[np.ndarray]) -> list[bytes]:
-            is_raw = isinstance(request, TeiRerank) and request.raw_scores
-            parts = iter(model.scores(rows, texts, raw=is_raw))
-            scores = [max(islice(parts, count)) for count in counts]
-            ranked = _ranked(request, passages.texts, scores, name=self.name, tokens=budget.spent)
-            return [json.dumps(ranked).encode()]
+            scores = self.model.scores(rows, query, passages)
+            return [json.dumps(_ranked(request, scores, name=self.name, tokens=tokens)).encode()]
 
         return jobs, reply
 
@@ -177,7 +150,7 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
     A response is sent in chunks, each after the one before it was sent. reaper: records the chunks that were sent.
     """
     document = _document(service)
-    page, model = _page(document), {"id": service.name, "object": "model", "created": 0, "owned_by": "uwaga"}
+    model = {"id": service.name, "object": "model", "created": 0, "owned_by": "uwaga"}
     got: dict[str, Callable[[], Response]] = {
         "/v1/models": lambda: JSONResponse({"object": "list", "data": [model]}),
         "/health": lambda: JSONResponse(
@@ -185,7 +158,6 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
         ),
         "/metrics": lambda: Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST}),
         "/openapi.json": lambda: JSONResponse(document),
-        "/docs": lambda: HTMLResponse(page, headers={"Content-Security-Policy": _POLICY}),
     }
 
     async def guarded(scope: "Scope", receive: "Receive", send: "Send") -> None:
@@ -214,13 +186,13 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
             else:
                 await got[path]()(scope, receive, send_guarded)
         except ApiError as error:
-            await _error(path, error)(scope, receive, send_guarded)
+            await _error(error)(scope, receive, send_guarded)
         except Exception:  # any fault: the client gets an answer, and the log gets the traceback
             _LOG.exception("uwaga serve: internal error")
             if status:  # the response has begun, so the connection breaks off, which the client sees
                 raise
             internal = ApiError(500, "internal error; the server's log has the traceback", code="internal_error")
-            await _error(path, internal)(scope, receive, send_guarded)
+            await _error(internal)(scope, receive, send_guarded)
         finally:
             if service.log is not None:
                 service.log(_access_line(scope, status, loop.time() - begun))
@@ -236,14 +208,14 @@ def _refusal(service: Service, path: str, request: Request) -> ApiError | None:
         return ApiError(431, f"URL and headers exceed {MAX_HEADER_BYTES} bytes")
     is_posted = path in POSTED
     if not is_posted and path not in GOT:
-        return ApiError(404, "there is no such path; /docs lists the paths", code="not_found")
+        return ApiError(404, "there is no such path; /openapi.json lists the paths", code="not_found")
     methods = ("POST",) if is_posted else ("GET", "HEAD")
     if request.method not in methods:
         return ApiError(405, f"send the request by {methods[0]}", headers={"Allow": methods[0]})
     # Digests of keys are compared, so that the time reveals nothing of a key.
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     is_known = service.keys is None or (scheme.lower() == "bearer" and digest_of(key.strip()) in service.keys)
-    if not is_known and (is_posted or GOT[path][1]):
+    if not is_known and path not in ("/health", "/openapi.json"):
         message = "the key is missing or wrong: send the header Authorization: Bearer KEY"
         return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
     if is_posted and request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
@@ -344,36 +316,19 @@ def _embeddings_json(vectors_RE: np.ndarray, *, is_base64: bool, name: str, toke
         separator = b"," if index else b""
         if is_base64:
             numbers = b'"' + base64.b64encode(vector.tobytes()) + b'"'
-        else:
-            numbers = _numbers(vector)
+        else:  # equal float64 numbers, so that no bit is lost
+            numbers = json.dumps(vector.tolist(), separators=(",", ":"), allow_nan=False).encode()
         yield b'%b{"object":"embedding","index":%d,"embedding":%b}' % (separator, index, numbers)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     yield f'],"model":{json.dumps(name)},"usage":{json.dumps(usage)}}}'.encode()
 
 
-def _list_of_lists(vectors_RE: np.ndarray) -> Iterator[bytes]:
-    """Return the response of TEI's interface, in pieces."""
-    for index, vector in enumerate(vectors_RE):
-        yield (b"," if index else b"[") + _numbers(vector)
-    yield b"]"
-
-
-def _numbers(vector_E: np.ndarray) -> bytes:
-    """Return JSON of float32 numbers as equal float64 numbers, so that no bit is lost."""
-    return json.dumps(vector_E.tolist(), separators=(",", ":"), allow_nan=False).encode()
-
-
-def _ranked(
-    request: CohereRerank | TeiRerank, texts: Sequence[str], scores: Sequence[float], *, name: str, tokens: int
-) -> object:
-    """Return the response of a ranking. If passages have the same score, the first comes first."""
-    order = sorted(range(len(scores)), key=lambda index: -scores[index])
-    extra: list[dict[str, Any]]
-    if isinstance(request, TeiRerank):
-        extra = [{"text": text} if request.return_text else {} for text in texts]
-        return [{"index": index, "score": scores[index], **extra[index]} for index in order]
-    extra = [{"document": {"text": text}} if request.return_documents else {} for text in texts]
-    results = [{"index": index, "relevance_score": scores[index], **extra[index]} for index in order[: request.top_n]]
+def _ranked(request: CohereRerank, scores: Sequence[float], *, name: str, tokens: int) -> object:
+    """Return the response of a ranking. If documents have the same score, the first comes first."""
+    results = []
+    for index in sorted(range(len(scores)), key=lambda index: -scores[index])[: request.top_n]:
+        shown = {"document": {"text": request.documents[index]}} if request.return_documents else {}
+        results.append({"index": index, "relevance_score": scores[index], **shown})
     # The keys of Cohere and of Jina: a client ignores the other's keys.
     units = {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}}
     usage = {"total_tokens": tokens, "prompt_tokens": tokens}
@@ -399,61 +354,30 @@ async def _send(pieces: Iterable[bytes], send: "Send") -> None:
     await send({"type": "http.response.body", "body": bytes(chunk)})
 
 
-def _error(path: str, error: ApiError) -> Response:
-    """Return an error as OpenAI or TEI writes it, or with Cohere's message and Jina's detail."""
-    _, kind, kind_of_tei = ERRORS[error.status]
-    if path in ("/rerank", "/embed"):
-        content: dict[str, Any] = {"error": error.message, "error_type": kind_of_tei}
-    elif path.endswith("/rerank"):
-        content = {"message": error.message, "detail": error.message}
-    else:
-        content = {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
-    return JSONResponse(content, error.status, headers=dict(error.headers))
+def _error(error: HTTPException) -> Response:
+    """Return an error as OpenAI writes it, and its message as Jina's clients read it."""
+    status, message = error.status_code, error.detail
+    kind = _KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    details = {
+        "message": message,
+        "type": kind,
+        "param": getattr(error, "param", None),
+        "code": getattr(error, "code", None),
+    }
+    return JSONResponse({"error": details, "detail": message}, status, headers=error.headers)
 
 
 def _document(service: Service) -> dict[str, Any]:
-    """Return the OpenAPI description, with the rules of this model and of the limits."""
-    has_keys, most = service.keys is not None, {"maxItems": service.limits.items}
-    added: dict[str, dict[str, Any]] = {
-        "model": {"enum": [service.name, None]},
-        "dimensions": {"maximum": service.model.width},
-        "documents": most,
-        "texts": most,
-    }
-    unread = {f"^({'|'.join(map(re.escape, service.limits.unread_keys))})$": {"description": "Not read."}}
-
-    def schema(kind: Any) -> dict[str, Any]:
-        made = TypeAdapter(kind).json_schema()
-        for name in added.keys() & made["properties"].keys():
-            made["properties"][name] |= added[name]
-        return made | {"patternProperties": unread}
-
-    def operation(summary: str, asks_for_key: bool) -> dict[str, Any]:
-        security: list[dict[str, list[str]]] = [{"key": []}] if asks_for_key and has_keys else []
-        return {"summary": summary, "security": security, "responses": {"200": {"description": "done"}}}
-
-    paths = {}
-    errors = {str(status): {"description": why} for status, (why, *_) in ERRORS.items() if has_keys or status != 401}
-    for path, (summary, kinds) in POSTED.items():
-        content = {"application/json": {"schema": {"oneOf": [schema(kind) for kind in kinds]}}}
-        posted = operation(summary, True) | {"requestBody": {"required": True, "content": content}}
-        posted["responses"] |= errors
-        paths[path] = {"post": posted}
-    paths |= {path: {"get": operation(summary, asks_for_key)} for path, (summary, asks_for_key) in GOT.items()}
+    """Return the OpenAPI description."""
+    responses = {"200": {"description": "done"}, "default": {"description": "an error, as OpenAI writes it"}}
+    paths: dict[str, Any] = {path: {"get": {"responses": responses}} for path in GOT}
+    for path, kind in POSTED.items():
+        content = {"application/json": {"schema": TypeAdapter(kind).json_schema()}}
+        paths[path] = {"post": {"requestBody": {"required": True, "content": content}, "responses": responses}}
     return {
         "openapi": "3.1.0",
         "info": {"title": f"uwaga serve {service.name}", "version": sys.modules["uwaga"].__version__},
         "paths": paths,
-        "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}} if has_keys else {}},
+        "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "security": [] if service.keys is None else [{"key": []}],
     }
-
-
-def _page(document: dict[str, Any]) -> str:
-    """Return the description as HTML, without scripts and without content of another address."""
-    title = escape(document["info"]["title"])
-    page = f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style><h1>{title}</h1>"
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            page += f"<h2>{method.upper()} <code>{escape(path)}</code></h2><p>{escape(operation['summary'])}</p>"
-            page += f"<details><summary>Schema</summary><pre>{escape(json.dumps(operation, indent=2))}</pre></details>"
-    return page

@@ -10,14 +10,14 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from uwaga.serve.requests import ERRORS, GOT, POSTED
+from uwaga.serve.requests import GOT, POSTED
 from uwaga.serve.scheduler import QueueSize
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 _OTHER = "other"
 PATHS = (*POSTED, *GOT, _OTHER)
-_STATUSES = (200, *ERRORS)
+_STATUSES = (200, 401, 404, 405, 408, 413, 415, 422, 429, 431, 500, 504)
 _RECORD = np.dtype(
     [  # a histogram has the number of values in each bucket and in the bucket without a bound, and the sum of the values
         ("requests", "f8", (len(PATHS), len(_STATUSES))),
