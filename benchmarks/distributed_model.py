@@ -4,9 +4,8 @@ Measured in processes of one thread: the pairs of a query and a key that one pro
 from one process to another in a second; and the speed of two processes, to compare with the model's own answer for them.
 
 The model runs the schedule of uwaga.sequence_parallel: which blocks of keys visit which processes in which order. A block is computed while the next
-one arrives and leaves (ring.py), or the operands of a head arrive while the head before is computed (heads.py). A machine is `--cores` measured
-processes, and its link sends and receives at the same time. Mask: causal, B = 1, H = G, D = E. "speed" is the time of one machine over P times the
-time of P machines; 1 is linear.
+one arrives and leaves (ring.py). A machine is `--cores` measured processes, and its link sends and receives at the same time. Mask: causal,
+B = 1, H = G, D = E. "speed" is the time of one machine over P times the time of P machines; 1 is linear.
 
 The model leaves out copies and headers of a process, latencies, and everything of a real network except its rate.
 """
@@ -52,8 +51,6 @@ def seconds(case: Case, size: int, *, backward: bool) -> float:
     if not backward:
         plan = _plan(case, size, queries=True)
         return 2 * _moving(case, plan, size) + _ring(case, plan, size, case.alone(backward=False), 2)
-    if case.heads >= -(-case.heads // size) * size * 5 / 7:
-        return _by_heads(case, size)
     of_queries, of_keys = _plan(case, size, queries=True), _plan(case, size, queries=False)
     alone = case.alone(backward=True)
     # Output gradients to where queries are computed, and gradients home; keys and values to where they stay, and theirs home.
@@ -115,15 +112,6 @@ def _ring(case: Case, plan: Plan, size: int, alone: float, rows: int) -> float:
 
 def _owner(case: Case, size: int, block: tuple[int, int]) -> int:
     return next(rank for rank, (_, end) in enumerate(_edges(case, size)) if block[0] < end)
-
-
-def _by_heads(case: Case, size: int) -> float:
-    """Seconds of `heads.backward`: of a process that has most heads."""
-    count = -(-case.heads // size)
-    compute = case.alone(backward=True) / case.heads
-    row = case.sending(case.tokens * (size - 1) / size) / case.heads
-    there, back = 5 * row, 3 * row
-    return there + sum(max(compute, there * (n + 1 < count) + back * (n > 0)) for n in range(count)) + back
 
 
 def bandwidth(rank: int, folder: Path) -> float:

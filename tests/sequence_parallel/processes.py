@@ -374,15 +374,15 @@ OF_MAPS: dict[str, Any] = {
 
 def _fault_within(place: str, victim: int, fail: int, timeout: int, rank: int, size: int) -> Any:
     """What the others are told where one fails while blocks travel, the last of which it would have sent on: at the first part of the
-    forward pass, of the gradients of the queries or of the keys, or of a function of a map; or at its first head of the backward pass."""
-    x = torch.randn(1, 8 if place == "heads" else 1, 9000, 8, requires_grad=place not in OF_MAPS)
+    forward pass, of the gradients of the queries or of the keys, or of a function of a map."""
+    x = torch.randn(1, 1, 9000, 8, requires_grad=place not in OF_MAPS)
     group = dist.new_group(timeout=datetime.timedelta(seconds=timeout))  # which all are there to make
-    of_backward = ("queries", "keys", "heads")
+    of_backward = ("queries", "keys")
     module, name, read = OF_MAPS.get(place, (parts, "backward" if place in of_backward else place, None))
     original = getattr(module, name)
 
     def failing(*arguments: Any) -> Any:
-        if place not in ("queries", "keys") or (arguments[2].query is None) == (place == "keys"):
+        if place not in of_backward or (arguments[2].query is None) == (place == "keys"):
             os.kill(os.getpid(), fail)
         return original(*arguments)
 
@@ -397,21 +397,14 @@ def _fault_within(place: str, victim: int, fail: int, timeout: int, rank: int, s
 
 def _failing(place: str, rank: int, size: int) -> Any:
     """What each process is told where rank 1 alone has an error: of the model, before its second layer or after its last, within a pass of
-    the forward or of the backward direction, by the ring or by heads; and where it has it again in the group that it has left."""
+    the forward or of the backward direction; and where it has it again in the group that it has left."""
     exchange.LATEST = (PATIENCE, PATIENCE)  # however busy the machine is, the group's store is read
     group = dist.new_group(timeout=datetime.timedelta(seconds=PATIENCE))
     model, tokens, _ = ragged_cases.model_and_inputs("gpt2", (70,))
-    heads, tokens_of_x = (6, 1500) if place == "heads" else (1, 9000)  # messages of the first fit into gloo's buffers
-    x = torch.randn(1, heads, tokens_of_x, 8, requires_grad=True)
-    backward, seconds = parts.backward, iter({0: (1.0, 0.0), 1: (0.5,), 2: (0.0, 2.0)}.get(rank, ()))
+    x = torch.randn(1, 1, 9000, 8, requires_grad=True)
 
     def fail(*_: Any) -> None:
         raise IndexError("index 80 is out of range")
-
-    def fail_meanwhile(*arguments: Any) -> None:
-        """Rank 1 fails when rank 2 has begun its second head, and before rank 0 has: that one sends rank 2 nothing more."""
-        time.sleep(next(seconds))
-        (fail if rank == 1 else backward)(*arguments)
 
     def attend() -> Any:
         return uwaga.sequence_parallel.attention(x, x, x, mask=uwaga.Causal(), group=group)
@@ -431,9 +424,7 @@ def _failing(place: str, rank: int, size: int) -> Any:
         return [told, message(run_model)]
     else:
         call = attend if place == "forward" else lambda: attend().sum().backward()
-        if place == "heads":
-            parts.backward = fail_meanwhile  # type: ignore[assignment]
-        elif rank == 1:
+        if rank == 1:
             setattr(parts, place, fail)
     return [message(call)]
 
@@ -452,9 +443,9 @@ OF_CASES: Iterable[tuple[Any, Collection[Any], Collection[Any]]] = (
 for run_cases, names, gate in OF_CASES:
     JOBS[run_cases.__name__] = partial(run_cases, [name for name in names if name in gate])
     JOBS[f"other {run_cases.__name__}"] = partial(run_cases, [name for name in names if name not in gate])
-JOBS |= {f"fails in {place}": partial(_failing, place) for place in ("model", "end", "forward", "backward", "heads")}
+JOBS |= {f"fails in {place}": partial(_failing, place) for place in ("model", "end", "forward", "backward")}
 VICTIMS = {"killed": -1, "stopped": -1}
-for place in ("forward", "queries", "keys", "heads", *OF_MAPS):
+for place in ("forward", "queries", "keys", *OF_MAPS):
     for victim in range(4):
         for fault, number, timeout in (("killed", signal.SIGKILL, PATIENCE), ("stopped", signal.SIGSTOP, TIMEOUT)):
             JOBS[f"{fault} {victim} in {place}"] = partial(_fault_within, place, victim, number, timeout)

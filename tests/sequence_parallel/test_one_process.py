@@ -9,10 +9,9 @@ import uwaga
 pytestmark = pytest.mark.usefixtures("process_group")
 
 
-@pytest.mark.parametrize("goes_by", ["heads", "ring"])
-def test_the_graph_saves_its_tensors_where_hooks_see_them(goes_by: str) -> None:
+def test_the_graph_saves_its_tensors_where_hooks_see_them() -> None:
     """So that they can be moved (`torch.autograd.graph.save_on_cpu`), and are freed by the backward pass."""
-    options = {"mask": uwaga.Causal(), "bias": None if goes_by == "heads" else torch.zeros(400, 400)}
+    options = {"mask": uwaga.Causal()}
     saved: list[Tensor] = []
 
     def pack(x: Tensor) -> int:
@@ -23,8 +22,8 @@ def test_the_graph_saves_its_tensors_where_hooks_see_them(goes_by: str) -> None:
     expected = uwaga.attention(query, key, value, **options, impl="cpu")
     with torch.autograd.graph.saved_tensors_hooks(pack, saved.__getitem__):
         output = uwaga.sequence_parallel.attention(query, key, value, **options)
-    # Query and key, and for the ring the query again piece by piece; value and output.
-    for width, count in ((8, 2 if goes_by == "heads" else 3), (12, 2)):
+    # Query and key, and the query again piece by piece; value and output.
+    for width, count in ((8, 3), (12, 2)):
         assert sum(x.numel() for x in saved if x.shape[-1] == width) == count * 2 * 400 * width
     gradients = torch.autograd.grad(output.sum(), [query, key, value])
     for mine, theirs in zip(gradients, torch.autograd.grad(expected.sum(), [query, key, value]), strict=True):

@@ -21,7 +21,6 @@ WITHIN = {
     "forward": "keys and values",
     "queries": "keys and values of the backward pass",
     "keys": "queries of the backward pass",
-    "heads": "heads of the backward pass",
     "rows": "keys",
     "received": "queries",
     "cells": "keys",
@@ -33,9 +32,8 @@ FAILS = {
     "fails in model:3": "call 4, its operands",
     "fails in forward:3": "call 1, keys and values",
     "fails in backward:3": "call 1, keys and values of the backward pass",
-    "fails in heads:3": "call 1, heads of the backward pass",
 }
-FAILS_IN_GATE = ["fails in model:3", "fails in heads:3"]
+FAILS_IN_GATE = ["fails in model:3", "fails in backward:3"]
 IN_GATE = ["cases:2", "doctor:2", "levels:2", *FAULTS, *KILLED_WITHIN, *FAILS_IN_GATE, "fails in end:2"]
 GROUP_ERROR = "ProcessGroupError: uwaga.sequence_parallel:"
 

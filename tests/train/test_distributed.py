@@ -84,7 +84,7 @@ def test_every_way_agrees_with_one_process_and_goes_on_from_it(name: str, tmp_pa
 FAULTS = {
     "killed in forward": (1, 2, signal.SIGKILL, "uwaga.sequence_parallel.ring.forward", 40),
     "stopped in forward": (1, 2, signal.SIGSTOP, "uwaga.sequence_parallel.ring.forward", 40),
-    "killed in backward": (0, 2, signal.SIGKILL, "uwaga.sequence_parallel.heads.backward", 30),
+    "killed in backward": (0, 2, signal.SIGKILL, "uwaga.sequence_parallel.ring.backward", 30),
     "killed in a step": (2, 3, signal.SIGKILL, "uwaga.train.step.Optimizer.step", 6),
     "stopped in a step": (0, 3, signal.SIGSTOP, "uwaga.train.step.Optimizer.step", 6),
     "fails in forward": (1, 2, 0, "uwaga.train.step.Objective.forward", 20),

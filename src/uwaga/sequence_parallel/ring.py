@@ -5,7 +5,7 @@ then computes it while the next one is under way. The sums of a row go through i
 PART_KEYS on, so they associate as in one process. Backward there are two such passes. In the first the gradients of the queries are summed
 in the same way. In the second the queries travel, with their outputs and output gradients, past the keys, whose gradients are summed over
 blocks from multiples of PART_QUERIES on. So no gradient is ever added up from the parts of several processes, which could not have the bits of
-one process; docs/log.md says why one pass cannot do both. Where there are heads for all processes, heads.py is the backward pass.
+one process; docs/log.md says why one pass cannot do both.
 
 A process does not compute the queries that it was given, but pieces that divide the work evenly (schedule.py); what is computed goes home.
 

@@ -26,7 +26,7 @@ from uwaga.ops.biases import DistanceBias
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand
-from uwaga.sequence_parallel import heads, ring
+from uwaga.sequence_parallel import ring
 from uwaga.sequence_parallel.agreement import Divided, Refusal, agree, call_of_part, divide
 from uwaga.sequence_parallel.division import Division, joined
 from uwaga.sequence_parallel.exchange import Group
@@ -59,9 +59,8 @@ def attention(
     Work is divided evenly, by what the queries see: a process computes other queries than those of its part, and sends home what it computed.
 
     Memory: this process's part, as many queries that it computes, and two blocks of keys and values (an eighth of a part each, or
-    2,048 keys), whatever the mask. In the backward pass, where there are key heads for all processes, two key heads of one sequence, whole, with
-    the queries that read them and what belongs to these, and the gradients of one; else as many keys whose gradients it computes, and two
-    blocks of queries with what belongs to them.
+    2,048 keys), whatever the mask. In the backward pass also as many keys whose gradients it computes, and two blocks of queries with what
+    belongs to them.
 
     Args:
         query: (..., H, n, D), this process's part, or (n, D). On the CPU, in float32, bfloat16 or float16.
@@ -200,9 +199,8 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, division: Division, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
         call = Call.of(tensors, division.options)
         output, lse, rows = ring.forward(division, call)
-        is_by_heads = heads.serves(division, call)
-        ctx.division, ctx.plan, ctx.operands = division, None if is_by_heads else rows.plan, len(tensors)
-        ctx.save_for_backward(*tensors, *((output, lse) if is_by_heads else rows.tensors()))
+        ctx.division, ctx.plan, ctx.operands = division, rows.plan, len(tensors)
+        ctx.save_for_backward(*tensors, *rows.tensors())
         ctx.set_materialize_grads(False)
         return output, lse
 
@@ -227,11 +225,7 @@ class _Attention(torch.autograd.Function):
         if grad_lse is None and has_grad_lse:
             grad_lse = call.query.new_zeros(call.query.shape[:3], dtype=torch.float32)
         grads = grad_output.resolve_neg(), None if grad_lse is None else grad_lse.resolve_neg()
-        if ctx.plan is None:
-            output, lse = computed
-            gradients = heads.backward(division, call, output, lse, *grads, needed)
-        else:
-            gradients = ring.backward(division, call, ring.Rows.of(ctx.plan, computed), *grads, needed)
+        gradients = ring.backward(division, call, ring.Rows.of(ctx.plan, computed), *grads, needed)
         result = (x if needed else None for x, needed in zip(gradients, needs, strict=True))
         return None, *result, *(None,) * (operands - 6)
 
