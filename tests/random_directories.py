@@ -278,25 +278,23 @@ _TEMPLATES = (
 def write_template(rng: random.Random, folder: Path) -> Change:
     """A chat template in one of its places, and settings that render it."""
     texts = rng.sample(_TEMPLATES, 2)
-    place = rng.choice(["file", "settings", "list", "file and settings", "folder", "file and folder"])
-    name = rng.choice(["default", "other"])
+    place = rng.choice(["file", "settings", "file and settings", "folder", "file and folder"])
     message = rng.choice([None, {}, {"format": "auto"}, {"format": "flat"}, {"format": "structured"}])
-    kwargs = rng.choice([None, {"add_generation_prompt": True}, {"restore_suffix": False}, {"chat_template": texts[1]}])
+    kwargs = rng.choice([None, {"add_generation_prompt": True}, {"restore_suffix": False}])
 
     def make(root: Path) -> None:
         modules = json.loads((root / "modules.json").read_text()) if (root / "modules.json").exists() else []
         transformer = root / modules[0]["path"] if modules else root
         if not transformer.is_dir():
             return
-        if "settings" in place or place == "list":
-            named = [{"name": "other", "template": texts[1]}, {"name": "default", "template": texts[0]}]
-            value = named if place == "list" else texts["file" in place]
+        if "settings" in place:
+            value = texts["file" in place]
             _edit(transformer / "tokenizer_config.json", lambda content: content | {"chat_template": value})
         if "file" in place:
             (transformer / "chat_template.jinja").write_text(texts[0])
         if "folder" in place:
             (transformer / "additional_chat_templates").mkdir(exist_ok=True)
-            (transformer / "additional_chat_templates" / f"{name}.jinja").write_text(texts[1])
+            (transformer / "additional_chat_templates" / "other.jinja").write_text(texts[1])
         if message is None or not modules or not (transformer / sentence_files.TRANSFORMER_FILES[0]).exists():
             return
 

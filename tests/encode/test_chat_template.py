@@ -21,6 +21,8 @@ from tokenizers import processors
 
 from uwaga.encode.encoder import TextEncoder
 
+pytestmark = pytest.mark.slow
+
 SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"

@@ -26,7 +26,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
 from uwaga import Reranker, TextEncoder
-from uwaga.encode.template_language import Template, Unknown
+from uwaga.encode.templates import Template
 from uwaga.models import generate, load, opening, save
 from uwaga.models.tokenizers import auto_tokenizer
 from uwaga.models.tokenizers.loading import load_tokenizer
@@ -210,7 +210,7 @@ def of_types(model: Path) -> None:
 
 def render(source: str) -> None:
     messages = [{"role": "query", "content": "a cat"}]
-    Template(source).render({"messages": messages, "depth": 3, "secret": Unknown("no file says it", "secret")})
+    Template(source).render({"depth": 3}, [messages])
 
 
 PROMPT = {"prompts": {"x": "the cat : "}, "default_prompt_name": "x"}

@@ -28,7 +28,8 @@ AREAS = sorted({path.stem for path in HERE.glob("*.py")} - {"conftest", "record"
 pytestmark = pytest.mark.skipif(native.reason_unavailable() is not None, reason="there is no native library")
 
 
-@pytest.mark.parametrize("area", AREAS)
+# Chat templates are rendered in a process.
+@pytest.mark.parametrize("area", [pytest.param(area, marks=[pytest.mark.slow] * (area == "encode")) for area in AREAS])
 def test_messages_are_those_of_the_file(area: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     path, names = HERE / f"{area}.txt", names_of(area)
     recorded = path.read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ encoder           TextEncoder
 reranker          Reranker: a score for a query and a document
 sentence_config   the sentence-transformers configuration of a model directory; colbert: that of vectors of tokens
 sentence_head     the modules after pooling
-chat_template     the texts and pairs that a model's template makes messages of; template_language computes templates within bounds
+chat_template     the texts and pairs that a model's template makes messages of; templates renders them by template_program
 preprocessing     groups of texts, their tokens, windows of long texts, the tokens of parts of a text
 inference         batches, the model's forward passes, and pooling
 report, progress  the part of a text that each row was computed from; progress of a run

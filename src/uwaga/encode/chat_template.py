@@ -4,8 +4,7 @@ A Transformer with the modality "message" renders messages and tokenises the res
 ends with what the template puts after a text.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from tokenizers import Tokenizer as Backend
 
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import ListOf, Text
 from uwaga._base.terminal import printable
+from uwaga.encode.templates import Template, TemplateFault
 from uwaga.models.checkpoints.config_json import setting
 from uwaga.models.checkpoints.sentence_files import TransformerSettings
 from uwaga.models.tokenizers import auto_tokenizer
@@ -26,10 +25,11 @@ _TEMPLATE_BYTES = 2**16
 _FLAT_FAMILIES = ("apertus", "deepseek_v3", "gpt_oss", "seed_oss")
 # Marks of a template that takes a list of typed parts as content.
 _STRUCTURED = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
-# Arguments of apply_chat_template that are not variables and are not computed.
+# Arguments of apply_chat_template that are no plain variables of a template.
 _REFUSED = (
-    "common_kwargs", "continue_final_message", "conversation", "conversations", "max_length", "messages", "padding",
-    "return_assistant_tokens_mask", "return_dict", "return_tensors", "sanitize_control_tokens", "tokenize", "tokenizer_kwargs", "truncation",
+    "chat_template", "common_kwargs", "continue_final_message", "conversation", "conversations", "documents", "max_length", "messages",
+    "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors", "sanitize_control_tokens", "tokenize", "tokenizer_kwargs",
+    "tools", "truncation",
 )  # fmt: skip
 # Only what the template puts after them is equal in the renderings of these texts.
 _FILLERS = ("0", "1 2 3 4")
@@ -44,7 +44,6 @@ class ChatTemplate:
     Attributes:
         path: the file, for messages.
         instead: why a template that is not the directory's own is used; empty if it is the directory's own.
-        reads_task: whether it reads the variable "task", which sentence-transformers' encode_query and encode_document set.
     """
 
     def __init__(
@@ -57,41 +56,41 @@ class ChatTemplate:
         restores_end: bool = True,
         instead: str = "",
     ) -> None:
-        from uwaga.encode.template_language import Template  # jinja2 is imported if there is a template
-
         self.path, self._variables, self.instead = path, variables, instead
         self._is_structured, self._restores_end = is_structured, restores_end
-        with self._faults():
-            self._template = Template(source)
-        self.reads_task = self._template.reads("task") and "task" not in variables
+        self._template = Template(source)
         self._ends: dict[tuple[int, str], list[int]] = {}
 
     def text(self, *texts: str, prompt: str) -> str:
-        """Return what the model reads of a text, or of a query and a document. Raises CheckpointError.
+        """Return what the model reads of a text, or of a query and a document: `texts` of one."""
+        return self.texts([texts], prompt=prompt)[0]
 
-        prompt: the message of the role "system"; empty for no such message.
+    def texts(self, rows: Sequence[Sequence[str]], *, prompt: str, **more: str) -> list[str]:
+        """Return what the model reads of each text, or of each query and document. Raises CheckpointError.
+
+        prompt: the message of the role "system"; empty for no such message. more: further variables of the template.
         """
-        roles = _ROLES if len(texts) == 2 else ("user",)
-        by_role = [("system", prompt)] * bool(prompt) + list(zip(roles, texts, strict=True))
-        messages = [
-            {"role": role, "content": [{"type": "text", "text": text}] if self._is_structured else text}
-            for role, text in by_role
-        ]
-        with self._faults():
-            return self._template.render({**self._variables, "messages": messages})
-
-    @contextmanager
-    def _faults(self) -> Iterator[None]:
-        from uwaga.encode.template_language import TemplateFault
-
+        conversations = []
+        for texts in rows:
+            roles = _ROLES if len(texts) == 2 else ("user",)
+            by_role = [("system", prompt)] * bool(prompt) + list(zip(roles, texts, strict=True))
+            conversations.append([
+                {"role": role, "content": [{"type": "text", "text": text}] if self._is_structured else text}
+                for role, text in by_role
+            ])  # fmt: skip
         try:
-            yield
+            return self._template.render({**more, **self._variables}, conversations)
         except TemplateFault as error:
             raise CheckpointError(f"{self.path}: its chat template {error}") from error
 
+    def reads_task(self) -> bool:
+        """Whether it reads the variable "task", which sentence-transformers' encode_query and encode_document set."""
+        settings: list[dict[str, str]] = [{}, *({"task": task} for task in _ROLES)]
+        return len({self.texts([("a",)], prompt="", **more)[0] for more in settings}) > 1
+
     def missing_roles(self) -> list[str]:
         """Return the roles of a pair whose texts do not reach the result."""
-        alone, *others = (self.text(*pair, prompt="") for pair in _PAIRS)
+        alone, *others = self.texts(_PAIRS, prompt="")
         return [role for role, other in zip(_ROLES, others, strict=True) if other == alone]
 
     def reads_prompt(self) -> bool:
@@ -104,8 +103,8 @@ class ChatTemplate:
             return []
         if key not in self._ends:
             first, second = (
-                backend.encode(self.text(*[filler] * count, prompt=prompt), add_special_tokens=False).ids
-                for filler in _FILLERS
+                backend.encode(text, add_special_tokens=False).ids
+                for text in self.texts([[filler] * count for filler in _FILLERS], prompt=prompt)
             )
             most = min(len(first), len(second))
             equal = next((index for index in range(most) if first[-1 - index] != second[-1 - index]), 0)
@@ -116,13 +115,11 @@ class ChatTemplate:
 def for_texts(root: Path, transformer: TransformerSettings, *, is_listed: bool) -> ChatTemplate | None:
     """Read the chat template of a model for single texts. Raises CheckpointError."""
     chat = read(root, transformer, is_listed=is_listed)
-    if chat is not None and chat.reads_task:
+    if chat is not None and chat.reads_task():
         raise CheckpointError(
             f"{chat.path}: its chat template reads task, which TextEncoder does not set; set it in "
             f"processing_kwargs.chat_template of {transformer.path.name}"
         )
-    if chat is not None:
-        chat.text("a", prompt="")  # raises now, instead of at the first text
     return chat
 
 
@@ -158,75 +155,36 @@ def read(root: Path, transformer: TransformerSettings, *, is_listed: bool) -> Ch
     restores_end = options.pop("restore_suffix", True)
     if wrong := sorted(options.keys() & set(_REFUSED)):
         raise CheckpointError(f"{path}: {within}.{wrong[0]} is not supported; remove it")
-    rules = {
-        "tools": ListOf[dict[str, Any]] | None,
-        "documents": ListOf[dict[str, Any]] | None,
-        "chat_template": Text | None,
-    }
-    for key, rule in rules.items():
-        setting({f"{within}.{key}": options.get(key)}, path, f"{within}.{key}", rule, None)
-    source, file = _selected(found, file, options, path)
     family = untrusted.read_json(folder / "config.json", missing_ok=True).get("model_type")
     kind = modalities.get("message", {}).get("format", "auto")
     if kind == "auto":
-        looks = not isinstance(found, str) or not found or any(part in found for part in _STRUCTURED)
+        looks = not found or any(part in found for part in _STRUCTURED)
         kind = "structured" if looks and family not in _FLAT_FAMILIES else "flat"
     # transformers gives a template these variables too.
     sizes = ("max_length", "padding", "return_tensors", "truncation")
     common = {key: value for key, value in (calls.get("common") or {}).items() if key not in sizes}
     variables = {
-        "tools": None, "documents": None, "add_generation_prompt": False, "common_kwargs": common, **_tokens(folder, source), **options,
+        "tools": None, "documents": None, "add_generation_prompt": False, "common_kwargs": common, **_tokens(folder, found), **options,
     }  # fmt: skip
-    return ChatTemplate(source, file, variables, is_structured=kind == "structured", restores_end=bool(restores_end))
+    return ChatTemplate(found, file, variables, is_structured=kind == "structured", restores_end=bool(restores_end))
 
 
-def _find(root: Path, folder: Path) -> tuple[Path, str | dict[str, str] | None]:
-    """Return file or folder and text of a template, or texts by name, as AutoTokenizer does.
-
-    Files replace the settings of the tokenizer.
-    """
+def _find(root: Path, folder: Path) -> tuple[Path, str | None]:
+    """Return file and text of the one template, as AutoTokenizer does: the file replaces the setting of the tokenizer."""
     path = folder / FILE
-    files = {} if (text := _text(path)) is None else {"default": text}
-    for template_file in sorted((root / FOLDER).glob("*.jinja")):
-        if (text := _text(folder / FOLDER / template_file.name)) is not None:
-            files[template_file.name.removesuffix(".jinja")] = text
-    if files:
-        return (path, files["default"]) if files.keys() == {"default"} else (folder, files)
-    path = folder / "tokenizer_config.json"
-    found = untrusted.read_json(path, missing_ok=True).get("chat_template")
-    if isinstance(found, list) and all(isinstance(entry, dict) for entry in found):
-        found = {str(entry.get("name")): entry.get("template") for entry in found}
-    if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
-        return path, found
-    if not isinstance(found, str | None):
-        raise CheckpointError(f"{path}: chat_template must be a string or a list of objects with a name and a template")
-    return path, found
-
-
-def _selected(found: str | dict[str, str], file: Path, options: dict[str, Any], path: Path) -> tuple[str, Path]:
-    """Return the template that apply_chat_template takes, and its file."""
-    name: str | None = options.pop("chat_template", None)
-    if name is not None and (isinstance(found, str) or name not in found):
-        found, file = name, path
-    elif not isinstance(found, str):
-        name = name or ("tool_use" if options.get("tools") is not None and "tool_use" in found else "default")
-        if name not in found:
-            raise CheckpointError(
-                f"{file} has chat templates with the names {', '.join(map(printable, sorted(found)))}, but no template default; "
-                "choose one by processing_kwargs.chat_template.chat_template of sentence_bert_config.json"
-            )
-        found = found[name]
-    if len(found) > _TEMPLATE_BYTES:
-        raise CheckpointError(f"{file}: its chat template is longer than {_TEMPLATE_BYTES} characters")
-    return found, file
-
-
-def _text(path: Path) -> str | None:
     try:
         content = untrusted.read_file_if_exists(path, _TEMPLATE_BYTES)
-        return None if content is None else content.decode()
+        found: Any = None if content is None else content.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if found is None:
+        path = folder / "tokenizer_config.json"
+        found = untrusted.read_json(path, missing_ok=True).get("chat_template")
+    if not isinstance(found, str | None) or any((place / FOLDER).is_dir() for place in (root, folder)):
+        raise CheckpointError(f"{folder} has several chat templates; only one is supported, in {FILE}")
+    if found is not None and len(found) > _TEMPLATE_BYTES:
+        raise CheckpointError(f"{path}: its chat template is longer than {_TEMPLATE_BYTES} characters")
+    return path, found
 
 
 def _tokens(folder: Path, source: str) -> dict[str, Any]:
@@ -234,8 +192,6 @@ def _tokens(folder: Path, source: str) -> dict[str, Any]:
 
     Other tokens that the template names are those of the tokenizer's class.
     """
-    from uwaga.encode.template_language import Unknown
-
     path = folder / "tokenizer_config.json"
     settings = untrusted.read_json(path, missing_ok=True)
     named = settings
@@ -247,10 +203,9 @@ def _tokens(folder: Path, source: str) -> dict[str, Any]:
     result: dict[str, Any] = {key: text for key, token in tokens.items() if (text := content_of(token)) is not None}
     if others := [key for key in auto_tokenizer.SPECIAL if key in source and key not in tokens]:
         special = auto_tokenizer.special_tokens(folder)
-        reason = f"{path} has no such key, so that it depends on the tokenizer's class; add it there, or null"
-        for key in others:
-            if special is None:
-                result[key] = Unknown(reason, key)
-            elif key in special:
-                result[key] = special[key]
+        if special is None:
+            raise CheckpointError(
+                f"{path}: its chat template reads {others[0]}, which depends on the tokenizer's class; add the key here, or null"
+            )
+        result |= {key: special[key] for key in others if key in special}
     return result

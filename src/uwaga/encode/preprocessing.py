@@ -317,7 +317,11 @@ class Preprocessor:
                 continue
             valid.append((number, item))
             if isinstance(item, str):
-                whole.append(self.prompt + item if self.chat is None else self.chat.text(item, prompt=self.prompt))
+                whole.append(item)
+        if self.chat is None:
+            whole = [self.prompt + text for text in whole]
+        else:
+            whole = self.chat.texts([(text,) for text in whole], prompt=self.prompt)
         if self.overflow == "truncate" and not self.keeps_end:
             new = iter(encode_prefixes(self.tokenizer, whole, max_tokens=self.max_tokens))
         else:

@@ -291,8 +291,7 @@ class Reranker:
             backend, prompt = self.tokenizer.backend, self._system
             if self._chat is None:
                 return backend.encode_batch_fast([(prompt + query, text) for query, text in pairs])
-            texts = [self._chat.text(*pair, prompt=prompt) for pair in pairs]
-            return backend.encode_batch_fast(texts, add_special_tokens=False)
+            return backend.encode_batch_fast(self._chat.texts(pairs, prompt=prompt), add_special_tokens=False)
 
     @property
     def _system(self) -> str:
