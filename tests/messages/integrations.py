@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 from transformers import masking_utils
 
-from uwaga.integrations import pack_linear, patch_torch, register_with_transformers, unpack_linear
+from uwaga.integrations import pack_linear, register_with_transformers, unpack_linear
 from uwaga.integrations.sentence_transformers import unpad
 from uwaga.integrations.transformers.attention import uwaga_attention
 from uwaga.integrations.transformers.mask_plan import lazy_mask
@@ -52,16 +52,6 @@ def replaced(name: str) -> None:
     else:
         parametrizations.weight_norm(model[1])
     unpack_linear(model)
-
-
-def patched(patch: pytest.MonkeyPatch) -> None:
-    opened = patch_torch()
-    try:
-        patch.setattr(nn.functional, "scaled_dot_product_attention", lambda *_: None)
-        opened.undo()
-    finally:
-        patch.undo()
-        opened.undo()
 
 
 def without(patch: pytest.MonkeyPatch, package: str, call: Callable[[], object]) -> None:

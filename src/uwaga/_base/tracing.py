@@ -26,9 +26,7 @@ _is_included = torch._C._dispatch_tls_is_dispatch_key_included
 _BEFORE_AUTOGRAD = torch._C.DispatchKey.PreDispatch  # active under make_fx and export with pre_dispatch=True
 _jit_trace = torch._C._get_tracing_state
 _transforms = torch._C._are_functorch_transforms_active
-_levels = torch._C._functorch.get_interpreter_stack
 _is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
-Transform = torch._C._functorch.TransformType
 
 
 def constant(function: Callable[..., _R]) -> "functools._lru_cache_wrapper[_R]":
@@ -83,11 +81,6 @@ def is_tracing() -> bool:
 def is_transformed() -> bool:
     """Return whether a transform of torch.func, such as vmap or grad, is active."""
     return _transforms()
-
-
-def transforms() -> tuple[Transform, ...]:
-    """Return the kinds of torch.func's transforms that are active, from the outermost to the innermost."""
-    return tuple(level.key() for level in _levels()) if is_transformed() else ()
 
 
 def is_batch_of_gradients(gradient: Tensor | None) -> bool:

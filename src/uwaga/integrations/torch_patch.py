@@ -9,56 +9,36 @@ inference path of nn.TransformerEncoderLayer in eval mode, which never calls the
 Letters: H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
 """
 
+import functools
 import threading
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.jit import _builtins
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
 from uwaga._base import native
-from uwaga._base.tracing import Transform, has_tangent, is_autocast, is_plain_tensor, transforms
+from uwaga._base.tracing import is_autocast, is_in_forward_mode, is_plain_tensor, is_transformed
 from uwaga.ops.attention.api import attention
 from uwaga.ops.attention.native_structs import MAX_WIDTH
-from uwaga.ops.masks import Causal, Mask
+from uwaga.ops.masks import Causal
 
-_LOCK = threading.RLock()
+_LOCK = threading.Lock()
 _OPEN = 0
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_LARGEST = torch.finfo(torch.float32).max  # the kernels compute in float32
 
 
-class TorchPatch:
-    """An open patch. `undo()` closes it, and so does leaving its `with` block; closing it again has no effect.
+@contextmanager
+def patch_torch() -> Iterator[None]:
+    """Compute scaled_dot_product_attention on CPU tensors with uwaga inside the `with` block, in all threads.
 
-    Patches nest, in any order and over threads: PyTorch's own function is back when the last one is closed.
-    """
-
-    _is_open = True
-
-    def undo(self) -> None:
-        """Close this patch. Raises RuntimeError: other code has replaced the function since."""
-        with _LOCK:
-            if self._is_open:
-                _close()
-                self._is_open = False
-
-    def __enter__(self) -> "TorchPatch":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.undo()
-
-
-def patch_torch() -> TorchPatch:
-    """Compute scaled_dot_product_attention on CPU tensors with uwaga from now on.
-
-    PyTorch's own function still computes what uwaga does not support: other devices, float64, a kernel chosen by
-    torch.nn.attention.sdpa_kernel, forward-mode derivatives, second ones by torch.func, dropout under vmap,
-    torch.func.functionalize, calls that PyTorch rejects, and everything if there is no native library. So do tensor
-    subclasses and TorchFunctionModes, whose `__torch_function__` comes first, and what torch.jit.script compiles.
+    PyTorch's own function still computes what uwaga does not support: other devices, float64, tensor subclasses, leading dimensions that
+    broadcast, a kernel chosen by torch.nn.attention.sdpa_kernel, transforms of torch.func, forward-mode derivatives, calls that PyTorch
+    rejects, and everything if there is no native library. Blocks may overlap: the last one that ends puts the function back.
 
     >>> with patch_torch():
     ...     x = torch.nn.functional.scaled_dot_product_attention(*torch.zeros(3, 1, 2, 4, 8))
@@ -69,47 +49,22 @@ def patch_torch() -> TorchPatch:
             replacement: Any = _replacement(functional.scaled_dot_product_attention)
             functional.scaled_dot_product_attention = replacement
         _OPEN += 1
-        return TorchPatch()
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _OPEN -= 1
+            if _OPEN == 0:
+                # What other code put there since stays.
+                original = getattr(functional.scaled_dot_product_attention, "uwaga_original", None)
+                functional.scaled_dot_product_attention = original or functional.scaled_dot_product_attention
 
 
-def _close() -> None:
-    global _OPEN
-    if _OPEN == 1:
-        function: Any = functional.scaled_dot_product_attention
-        if not isinstance(function, _Replacement):
-            where = "torch.nn.functional.scaled_dot_product_attention"
-            raise RuntimeError(
-                f"patch_torch: {where} has been replaced by other code since; undo that replacement first"
-            )
-        functional.scaled_dot_product_attention = function.original
-    _OPEN -= 1
+def _replacement(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return scaled_dot_product_attention, by uwaga if uwaga can compute a call."""
 
-
-@cache
-def _replacement(original: Callable[..., Tensor]) -> "_Replacement":
-    result = _Replacement(original)
-    builtin = _builtins._find_builtin(original)
-    if builtin is not None:  # torch.jit.script does not compile the replacement, but calls PyTorch's own operator
-        _builtins._register_builtin(result, builtin)
-    return result
-
-
-class _Replacement:
-    """scaled_dot_product_attention, by uwaga where it can compute a call.
-
-    It has the names of the original, by which graphs of torch.fx and pickles refer to it, and compares equal to it: subclasses of
-    Tensor look it up in tables that are keyed by PyTorch's functions.
-    """
-
-    def __init__(self, original: Callable[..., Tensor]) -> None:
-        self.original = original
-        self.__module__, self.__name__, self.__qualname__ = functional.__name__, original.__name__, original.__name__
-        self.__doc__ = (
-            "torch.nn.functional.scaled_dot_product_attention, by uwaga on the CPU (uwaga.integrations.patch_torch)."
-        )
-
-    def __call__(
-        self,
+    @functools.wraps(original)
+    def scaled_dot_product_attention(
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -120,42 +75,34 @@ class _Replacement:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-        options: Any = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-        if has_torch_function(tensors) and not _is_nested(query):
-            result: Tensor = handle_torch_function(self, tensors, query, key, value, attn_mask=attn_mask, **options)
-            return result
-        if all(isinstance(x, Tensor) and is_plain_tensor(x) for x in tensors):
-            q, k, v, *masks = autocast(*tensors)
-            if (
-                _are_supported_options(masks, **options)
-                and is_supported(q, k, v)
-                and _fits(q, k, v, masks, enable_gqa)
-                and _is_differentiable(tensors, dropout_p)
-            ):
-                q, k, v = _aligned(q, k, v, enable_gqa)
-                mask, bias = _mask_and_bias(masks, is_causal)
-                output = attention(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p, impl="cpu")
+        if all(isinstance(x, Tensor) and is_plain_tensor(x) for x in (query, key, value, attn_mask) if x is not None):
+            q, k, v, *masks = autocast(query, key, value, *(() if attn_mask is None else (attn_mask,)))
+            if _are_supported_options(masks, dropout_p, is_causal, scale) and _fits(q, k, v, masks, enable_gqa):
+                is_bool = bool(masks) and masks[0].dtype == torch.bool
+                output = attention(
+                    q,
+                    k,
+                    v,
+                    mask=Causal(start=0) if is_causal else masks[0] if is_bool else None,  # aligned to the upper left
+                    bias=masks[0] if masks and not is_bool else None,
+                    scale=scale,
+                    dropout=dropout_p,
+                    impl="cpu",
+                )
                 assert isinstance(output, Tensor)
                 return output
-        return self.original(query, key, value, attn_mask=attn_mask, **options)
+        options: Any = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
+        options |= {"scale": scale, "enable_gqa": enable_gqa}
+        if attn_mask is not None and has_torch_function((attn_mask,)):
+            # Masks of torch.nn.attention.bias compare the function with the one that has the name.
+            result: Tensor = handle_torch_function(
+                scaled_dot_product_attention, (attn_mask,), query, key, value, **options
+            )
+            return result
+        return original(query, key, value, **options)
 
-    def __eq__(self, other: object) -> bool:
-        return other is self or other is self.original
-
-    def __hash__(self) -> int:
-        return hash(self.original)
-
-    def __repr__(self) -> str:
-        return f"<uwaga's {self.__module__}.{self.__name__}>"
-
-    def __reduce__(self) -> str:
-        return self.__name__
-
-
-_Replacement.__call__.__qualname__ = "scaled_dot_product_attention"  # in errors about arguments
-
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+    vars(scaled_dot_product_attention)["uwaga_original"] = original
+    return scaled_dot_product_attention
 
 
 def is_supported(*tensors: Tensor) -> bool:
@@ -170,17 +117,6 @@ def is_supported(*tensors: Tensor) -> bool:
     )
 
 
-def _is_differentiable(tensors: tuple[Tensor, ...], dropout_p: float) -> bool:
-    """Return whether the native engine has the derivatives that are active here: reverse mode, and under torch.func first order only."""
-    active = transforms()
-    return (
-        not has_tangent(*tensors)
-        and {Transform.Vmap, Transform.Grad}.issuperset(active)
-        and active.count(Transform.Grad) < 2
-        and not (dropout_p and Transform.Vmap in active)
-    )
-
-
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Return the tensors in the dtype that torch.autocast gives to PyTorch's own function."""
     device = tensors[0].device.type
@@ -190,56 +126,42 @@ def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(to) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
 
 
-_LARGEST = torch.finfo(torch.float32).max  # the kernels compute in float32
-
-
-def _is_nested(query: Tensor) -> bool:
-    """Return whether this is a nested tensor. Jagged ones compare the function with that of torch._C._nn, which is not replaced."""
-    if torch.compiler.is_dynamo_compiling():
-        return isinstance(query, Tensor) and query.is_nested
-    with torch._C.DisableTorchFunction():  # which would ask the overrides
-        return isinstance(query, Tensor) and query.is_nested
-
-
-def _are_supported_options(
-    masks: list[Tensor], dropout_p: float, is_causal: bool, scale: float | None, enable_gqa: bool
-) -> bool:
+def _are_supported_options(masks: list[Tensor], dropout_p: float, is_causal: bool, scale: float | None) -> bool:
     """Return whether uwaga supports the options; PyTorch also takes tensors and infinities as scale."""
     return (
         (scale is None or (isinstance(scale, int | float) and abs(scale) <= _LARGEST))
         and isinstance(dropout_p, int | float)
         and 0.0 <= dropout_p < 1.0
         and isinstance(is_causal, bool)
-        and isinstance(enable_gqa, bool)
         and not (is_causal and masks)
+        and not (is_transformed() or is_in_forward_mode())
+        and not _other_kernel_named()
     )
 
 
 def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool) -> bool:
-    """Return whether PyTorch accepts these shapes; where it does not, PyTorch raises its own error."""
-    if not 2 <= q.dim() == k.dim() == v.dim() or not q.dtype == k.dtype == v.dtype:
-        return False
-    if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        return False
-    if not all(0 < x.shape[-1] <= MAX_WIDTH for x in (q, v)) or 0 in q.shape[-3:-2]:
-        return False  # not supported by the engine
-    if _other_kernel_named():
+    """Return whether uwaga can compute these shapes. PyTorch computes or rejects the others."""
+    if not is_supported(q, k, v) or not 2 <= q.dim() == k.dim() == v.dim() or not q.dtype == k.dtype == v.dtype:
         return False
     grouped = 3 if enable_gqa else 2
-    if enable_gqa and (q.dim() < 3 or k.shape[-3] != v.shape[-3] or not k.shape[-3] or q.shape[-3] % k.shape[-3]):
-        return False
-    leading = [x.shape[:-grouped] for x in (q, k, v)]
-    common = _broadcast(leading)
-    if common is None:
-        return False
-    heads = q.shape[-3:-2] if enable_gqa else ()
-    scores = (*common, *heads, q.shape[-2], k.shape[-2])
-    return all(
-        mask.dtype in (torch.bool, q.dtype)
-        and mask.dim() >= 2
-        and mask.layout is torch.strided
-        and _broadcast([mask.shape, scores]) == scores
-        for mask in masks
+    heads = (q.shape[-3], k.shape[-3]) if enable_gqa and q.dim() > 2 else (1, 1)
+    scores = (*q.shape[:-1], k.shape[-2])
+    return (
+        q.shape[:-grouped] == k.shape[:-grouped]
+        and k.shape[:-2] == v.shape[:-2]
+        and (q.shape[-1], k.shape[-2]) == (k.shape[-1], v.shape[-2])
+        and all(0 < x.shape[-1] <= MAX_WIDTH for x in (q, v))
+        and 0 not in q.shape[-3:-2]
+        and q.dim() >= grouped
+        and heads[1] > 0
+        and heads[0] % heads[1] == 0
+        and all(
+            mask.dtype in (torch.bool, q.dtype)
+            and 2 <= mask.dim() <= q.dim()
+            and mask.layout is torch.strided
+            and all(n in (1, m) for n, m in zip(reversed(mask.shape), reversed(scores), strict=False))
+            for mask in masks
+        )
     )
 
 
@@ -250,31 +172,3 @@ def _other_kernel_named() -> bool:
 
 # A flag outside the graph: torch.compile takes it as it is when it traces (see ops/attention/choose.py).
 vars(_other_kernel_named)["_dynamo_marked_constant"] = True
-
-
-def _broadcast(shapes: list) -> tuple[int, ...] | None:
-    """Return the shape that all shapes broadcast to, or None if they do not."""
-    if all(shape == shapes[0] for shape in shapes):  # torch.broadcast_shapes takes longer than a small call
-        return tuple(shapes[0])
-    try:
-        return tuple(torch.broadcast_shapes(*shapes))
-    except RuntimeError:
-        return None
-
-
-def _aligned(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same leading dimensions for all, by zero strides."""
-    if q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
-        return q, k, v
-    kept = 3 if enable_gqa else 2
-    common = torch.broadcast_shapes(*(x.shape[:-kept] for x in (q, k, v)))
-    q, k, v = (x.expand(*common, *x.shape[-kept:]) for x in (q, k, v))
-    return q, k, v
-
-
-def _mask_and_bias(masks: list[Tensor], is_causal: bool) -> tuple[Mask | Tensor | None, Tensor | None]:
-    if is_causal:
-        return Causal(start=0), None  # PyTorch aligns to the upper left
-    if not masks:
-        return None, None
-    return (masks[0], None) if masks[0].dtype == torch.bool else (None, masks[0])
