@@ -122,9 +122,9 @@ class Small:
     def write(self, how: str = "greedy", most: int = 6) -> tuple[list[list[int]], dict[str, Any]]:
         """The texts of the decoder that `how` gives, and what one pass over them is called with.
 
-        how: "greedy", "drawn", "beams"; of transformers also "left padding" and "static cache".
+        how: "greedy", "drawn"; of transformers also "left padding" and "static cache".
         """
-        more = {"drawn": {"do_sample": True}, "beams": {"num_beams": 3},
+        more = {"drawn": {"do_sample": True},
                 "static cache": {"cache_implementation": "static", "disable_compile": True}}.get(how, {})  # fmt: skip
         if self.is_ours:
             more |= {"seed": 1} if how == "drawn" else {}

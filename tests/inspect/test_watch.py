@@ -63,8 +63,8 @@ def test_maps_are_eager_attention(model: Small) -> None:
 
 # Each way of generating, and each kind of model, once.
 GENERATIONS = (
-    ("gpt2", "drawn"), ("gpt2 banded", "greedy"), ("t5", "beams"), ("gemma2", "beams"), ("pre-norm", "greedy"),
-    ("transformers gpt2", "left padding"), ("transformers llama", "beams"), ("transformers llama", "drawn"),
+    ("gpt2", "drawn"), ("gpt2 banded", "greedy"), ("t5", "greedy"), ("gemma2", "drawn"), ("pre-norm", "greedy"),
+    ("transformers gpt2", "left padding"), ("transformers llama", "drawn"),
     ("transformers gpt_oss", "static cache"), ("transformers t5", "greedy"),
 )  # fmt: skip
 
@@ -73,7 +73,7 @@ GENERATIONS = (
 @pytest.mark.parametrize(
     ("model", "how"),
     [
-        *product((*WRITERS, *OF_TRANSFORMERS[len(ENCODERS) :]), ("greedy", "beams")),
+        *product((*WRITERS, *OF_TRANSFORMERS[len(ENCODERS) :]), ("greedy",)),
         *product((*WRITERS, *OF_TRANSFORMERS[len(ENCODERS) : -len(PAIRS)]), ("drawn",)),
         *product(OF_TRANSFORMERS[len(ENCODERS) : -len(PAIRS)], ("left padding", "static cache")),
     ],
@@ -86,7 +86,6 @@ def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(model: Sma
         texts, inputs = model.write(how, most=9 if model.is_ours else 6)
     if (model.name, how) == ("gpt2", "drawn"):
         assert len({len(text) - len(prompt) for text, prompt in zip(texts, PROMPTS, strict=True)}) > 1  # some end early
-    recording = recording.of(texts) if how == "beams" else recording
     exact = copy.deepcopy(model.module).double()
 
     def flat(of: nn.Module | None = None) -> Tensor:
@@ -154,9 +153,9 @@ def test_another_pass_begins_anew() -> None:
 
 
 @torch.no_grad()
-def test_two_caches_that_take_turns_are_not_mixed_and_a_rewound_one_takes_its_tokens_back() -> None:
+def test_two_caches_that_take_turns_are_not_mixed() -> None:
     model = made("gpt2")
-    caches = [model.new_cache() for _ in range(3)]
+    caches = [model.new_cache() for _ in range(2)]
     with uwaga.watch(model) as recording:
         model(torch.tensor([[4, 5, 6]]), cache=caches[0])
         model(torch.tensor([[7, 8, 9]]), cache=caches[1])
@@ -168,16 +167,6 @@ def test_two_caches_that_take_turns_are_not_mixed_and_a_rewound_one_takes_its_to
     last = whole.maps[("decoder", 1)][..., 3:, :]
     torch.testing.assert_close(recording.maps[("decoder", 1)].to_dense(), last)
     assert recording.tokens == {}
-    with uwaga.watch(model) as recording:
-        for ids in ([[4, 5, 6]], [[7, 8]]):
-            model(torch.tensor(ids), cache=caches[2])
-        caches[2].rewind(4)
-        model(torch.tensor([[9]]), cache=caches[2])
-    with uwaga.watch(model) as whole:
-        model(torch.tensor([[4, 5, 6, 7, 9]]))
-    assert recording.tokens == whole.tokens
-    for where in whole.maps:
-        torch.testing.assert_close(recording.maps[where].to_dense(), whole.maps[where].to_dense())
 
 
 def test_what_is_chosen_is_what_is_kept_and_gradients_flow_as_before() -> None:
@@ -200,13 +189,12 @@ def test_any_module_with_attention_inside_is_watched() -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @torch.no_grad()
-def test_drafts_that_were_thrown_away_are_in_no_map(family: str) -> None:
+def test_a_generation_with_drafts_has_no_maps(family: str) -> None:
     """In a generation that looks its drafts up in the prompt; watches of it may be nested."""
     model, prompt = theirs(family), tokens(1, 10).repeat(1, 2)
     with uwaga.watch(model) as outer, uwaga.watch(model) as inner:
-        text = model.generate(prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False, prompt_lookup_num_tokens=3)
+        model.generate(prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False, prompt_lookup_num_tokens=3)
     assert "_get_candidate_generator" not in vars(model)
-    whole = model(text[:, :-1], output_attentions=True, use_cache=False).attentions
     for recording in (outer, inner):
         for read in (
             lambda recording=recording: recording.maps["decoder", 0],
@@ -214,10 +202,6 @@ def test_drafts_that_were_thrown_away_are_in_no_map(family: str) -> None:
         ):
             with pytest.raises(ValueError, match="candidate tokens"):
                 read()
-        result = recording.of(text)
-        assert result.tokens == {"decoder": [[str(token_id) for token_id in text[0, :-1].tolist()]]}
-        for layer, expected in enumerate(whole):
-            torch.testing.assert_close(result.maps["decoder", layer].to_dense(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_part_of_somebody_elses_model_is_watched_too() -> None:

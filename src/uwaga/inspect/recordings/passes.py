@@ -1,8 +1,8 @@
 """Match the rows of a pass to the rows of the pass before, and join the operands of all passes over a text.
 
-A KV cache may drop rows that have ended, repeat and reorder the rows of beams, or forget its last tokens. In all these cases the
-keys that a row reads are the keys of the text that it continues, bit for bit, so rows are matched by their keys. In the first layer
-of a decoder, rows with equal tokens have equal keys; there the keys of cross-attention distinguish them.
+A KV cache may drop rows that have ended, and reorder rows. The keys that a row reads are the keys of the text that it continues, bit
+for bit, so rows are matched by their keys. In the first layer of a decoder, rows with equal tokens have equal keys; there the keys of
+cross-attention distinguish them.
 
 Letters: R rows, B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, T tokens, N packed tokens.
 """
@@ -37,7 +37,6 @@ class Step:
 
     added: list[int]  # per row, the number of new tokens
     parents: list[int]  # per row, the row of the pass before that it continues; empty in the first pass
-    kept: list[int]  # per row, the number of tokens of that row's text before the new ones
 
 
 class PassSlice(NamedTuple):
@@ -49,12 +48,12 @@ class PassSlice(NamedTuple):
 
 
 class SequenceTree:
-    """Hold the rows of all passes over one batch of texts as trees: each row continues a row of the pass before."""
+    """Hold the rows of all passes over one batch of texts: each row continues a row of the pass before."""
 
     def __init__(self, key: Operand, first: "Pass") -> None:
         """Begin with the keys of the first pass, (R, G, K, D) or Ragged (N, G, D)."""
         lengths = first.tokens
-        self.steps = [Step(added=lengths, parents=[], kept=[0] * len(lengths))]
+        self.steps = [Step(added=lengths, parents=[])]
         self._fingerprints = _fingerprints(key, lengths)  # per row, (T, columns)
         self._memory: list[Tensor] = []  # per row, (K, columns) of the keys of cross-attention
         self._before: list[Tensor] = []  # fingerprints of the pass before
@@ -76,10 +75,10 @@ class SequenceTree:
             return False
         self._before, self._old = self._fingerprints, old_keys
         self._fingerprints = [
-            torch.cat((self._before[parent][:kept], mark[start:]))
-            for (parent, kept), mark, start in zip(parents, fingerprints, starts, strict=True)
+            torch.cat((self._before[parent], mark[start:]))
+            for parent, mark, start in zip(parents, fingerprints, starts, strict=True)
         ]
-        self.steps.append(Step(added=added, parents=[x for x, _ in parents], kept=[x for _, x in parents]))
+        self.steps.append(Step(added=added, parents=parents))
         return True
 
     def match_memory(self, key: Operand, lengths: list[int]) -> None:
@@ -92,62 +91,33 @@ class SequenceTree:
             candidates = [other for other, kept in enumerate(self._memory) if torch.equal(kept, memory[row])]
             result = _find_parent(row, old, self._before, candidates)
             if result is not None:
-                step.parents[row], step.kept[row] = result
+                step.parents[row] = result
         self._memory = memory
 
-    def path(self, step: int, row: int) -> list[PassSlice]:
-        """Return the segments of the text that ends with a row of a pass."""
-        nodes = [(step, row)]
-        while step > 0:
-            row, step = self.steps[step].parents[row], step - 1
-            nodes.append((step, row))
-        pieces: list[PassSlice] = []
-        for step, row in reversed(nodes):
-            pieces = [
-                *first_tokens(pieces, self.steps[step].kept[row]),
-                PassSlice(step, row, self.steps[step].added[row]),
-            ]
-        return pieces
-
-    def ends(self) -> list[tuple[int, int]] | None:
-        """Return where the text of each row of the first pass ends, (step, row); None if several rows continue one."""
-        ends: list[tuple[int, int]] = [(0, row) for row in range(len(self.steps[0].added))]
-        first_row_of = list(range(len(ends)))
+    def paths(self) -> list[list[PassSlice]] | None:
+        """Return the segments of each text of the first pass; None if several rows continue one."""
+        paths = [[PassSlice(0, row, tokens)] for row, tokens in enumerate(self.steps[0].added)]
+        of_rows = paths
         for number, step in enumerate(self.steps[1:], 1):
             if len(set(step.parents)) < len(step.parents):
                 return None
-            first_row_of = [first_row_of[parent] for parent in step.parents]
-            for row, root in enumerate(first_row_of):
-                ends[root] = (number, row)
-        return ends
+            of_rows = [of_rows[parent] for parent in step.parents]
+            for row, path in enumerate(of_rows):
+                path.append(PassSlice(number, row, step.added[row]))
+        return paths
 
 
-def _find_parent(
-    row: int, old: Tensor, fingerprints: list[Tensor], among: Sequence[int] | None = None
-) -> tuple[int, int] | None:
-    """Find the row that continues with these old keys, and the number of its tokens; prefer the same row number."""
+def _find_parent(row: int, old: Tensor, fingerprints: list[Tensor], among: Sequence[int] | None = None) -> int | None:
+    """Find the row that continues with these old keys; prefer the same row number."""
     order = sorted(range(len(fingerprints)) if among is None else among, key=lambda other: other != row)
     for other in order:
         if torch.equal(fingerprints[other], old):
-            return other, len(old)
+            return other
     for other in order:
         before = fingerprints[other]
-        if torch.equal(before[: len(old)], old):  # the cache dropped the last tokens
-            return other, len(old)
         if 0 < len(old) < len(before) and torch.equal(before[-len(old) :], old):  # the cache dropped the first tokens
-            return other, len(before)
+            return other
     return None
-
-
-def first_tokens(pieces: list[PassSlice], tokens: int) -> list[PassSlice]:
-    """Return the first `tokens` tokens of a path."""
-    results = []
-    for piece in pieces:
-        if tokens <= 0:
-            break
-        results.append(piece._replace(tokens=min(piece.tokens, tokens)))
-        tokens -= piece.tokens
-    return results
 
 
 def _fingerprints(key: Operand, lengths: list[int]) -> list[Tensor]:

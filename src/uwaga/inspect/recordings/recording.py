@@ -4,7 +4,6 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from uwaga.inspect.recordings.passes import (
     RecordedAttention,
     SequenceTree,
     as_batch,
-    first_tokens,
     heads_of,
     lengths,
     start_of,
@@ -176,12 +174,6 @@ class RecordedStack:
         made.ids = [None]
         return made
 
-    def ends(self) -> list[list[PassSlice]] | None:
-        """Return the path of the text of each row of the first pass; None if a row was continued twice, as in beam search."""
-        assert self.tree is not None
-        ends = self.tree.ends()
-        return None if ends is None else [self.tree.path(*end) for end in ends]
-
     def old_lengths(self) -> list[int]:
         """Return the number of keys from before the first pass, per row."""
         return self.passes[0].starts
@@ -190,7 +182,8 @@ class RecordedStack:
         """Return the token ids of each path, or of each row if there is one pass; None if they are unknown."""
         if any(ids is None for ids in self.ids) or any(self.old_lengths()):
             return None
-        by_pass = self._ids_by_pass()
+        known_ids = (ids for ids in self.ids if ids is not None)
+        by_pass = [[row.tolist() for row in (x.to_list() if isinstance(x, Ragged) else x)] for x in known_ids]
         if paths is None:
             return by_pass[0]
         return [[x for p in path for x in by_pass[p.step][p.row][: p.tokens]] for path in paths]
@@ -200,34 +193,6 @@ class RecordedStack:
         if paths is not None:
             return [sum(p.tokens for p in path) for path in paths]
         return self.passes[0].tokens
-
-    def follow(self, text: list[int], first_rows: range) -> tuple[list[PassSlice], int]:
-        """Return the path from these rows of the first pass that shares the longest prefix with a text, and its length."""
-        assert self.tree is not None
-        best, where, before = 0, (0, 0), [0 if row in first_rows else -1 for row in range(len(self.old_lengths()))]
-        for number, (step, ids) in enumerate(zip(self.tree.steps, self._ids_by_pass(), strict=True)):
-            same = [
-                min(before[parent], kept)
-                for parent, kept in zip(step.parents or range(len(before)), step.kept, strict=True)
-            ]
-            for row, kept in enumerate(step.kept):
-                if same[row] == kept:
-                    same[row] += _common_prefix(ids[row], text[kept:])
-                if same[row] > best:
-                    best, where = same[row], (number, row)
-            before = same
-        return first_tokens(self.tree.path(*where), best), best
-
-    def _ids_by_pass(self) -> list[list[list[int]]]:
-        """Return the token ids of each row of each pass whose ids are known."""
-        known_ids = (ids for ids in self.ids if ids is not None)
-        return [[row.tolist() for row in (x.to_list() if isinstance(x, Ragged) else x)] for x in known_ids]
-
-
-def _common_prefix(ids: list[int], others: list[int]) -> int:
-    """Return the length of the common prefix."""
-    differs = (n for n, (one, other) in enumerate(zip(ids, others, strict=False)) if one != other)
-    return next(differs, min(len(ids), len(others)))
 
 
 def _as_rows(ids: Tensor | None, query: Operand) -> Operand | None:
@@ -272,7 +237,6 @@ class Recording:
         taken: dict[str, int] = {}
         place = None if device is None else _device(device)
         self._stacks = {kind: RecordedStack(kind, dtype, place, max_bytes, taken) for kind in ("encoder", "decoder")}
-        self._chosen: list[list[PassSlice]] | None = None  # of the decoder
         # The maps, and with True the values, that were read since a call.
         self._read: dict[tuple[AttentionId, bool], Any] = {}
         self.has_candidates = False  # whether speculative decoding may have read candidate tokens that were rejected
@@ -307,35 +271,6 @@ class Recording:
         kept = tensors([[attention.kept for attention in stack.attentions.values()] for stack in self._stacks.values()])
         return sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in kept}.values())
 
-    def of(self, texts: Sequence[Sequence[int]] | Ragged | Tensor) -> "Recording":
-        """Return a recording of some texts of the decoder, such as the chosen beams of a beam search.
-
-        Args:
-            texts: the token ids of the decoder, prompt (or start token) and generated ones, without padding; lists,
-                Ragged (N,) or a tensor (R, T). The last token of a text need not have been read. With an encoder the same
-                number of texts for each of its rows, in their order.
-
-        Raises:
-            ValueError: more than the last token of a text was not recorded, or the token ids are unknown.
-        """
-        stack = self._stacks["decoder"]
-        is_known = stack.passes and stack.ids_of_paths([]) is not None
-        check(is_known, "Recording.of: the token ids of the decoder are unknown")
-        by_text = [list(map(int, text)) for text in (texts.to_list() if isinstance(texts, Ragged) else texts)]
-        paths = []
-        for number, ids in enumerate(by_text):
-            path, same = stack.follow(ids, self._first_pass_rows(number, len(by_text)))
-            check(
-                same >= max(len(ids) - 1, 1),
-                f"Recording.of: text {number} was recorded for {same} of its {len(ids)} tokens",
-            )
-            paths.append(path)
-        chosen = copy(self)
-        chosen._stacks = {kind: copy(stack) for kind, stack in self._stacks.items()}
-        chosen._chosen, chosen._read = paths, {}
-        chosen.maps, chosen.values = _OfLayers(chosen, is_values=False), _OfLayers(chosen, is_values=True)
-        return chosen
-
     def save(self, path: str | Path) -> None:
         """Write the recording to one safetensors file, with the same bits; an existing file is replaced atomically.
 
@@ -366,8 +301,6 @@ class Recording:
     @staticmethod
     def load(path: str | Path) -> "Recording":
         """Read a file that `save` wrote. Operands are mapped into memory, and read when a weight needs them.
-
-        `of` is not available: the texts were chosen before the recording was saved.
 
         Raises:
             DataError: the file is not a recording, or is damaged; the message begins with the path.
@@ -425,36 +358,23 @@ class Recording:
     def _stack(self, where: AttentionId) -> RecordedStack:
         return self._stacks[where.stacks[0]]
 
-    def _first_pass_rows(self, text: int, texts: int) -> range:
-        """Return the rows of the decoder's first pass that a text may continue; they have the same encoder row."""
-        encoder, first_rows = self._stacks["encoder"], len(self._stacks["decoder"].old_lengths())
-        rows = len(encoder.old_lengths()) if encoder.passes else 1
-        check(
-            texts % rows == 0,
-            f"Recording.of: {texts} texts of the decoder cannot belong to {rows} rows of the encoder, the same number to each",
-        )
-        row, beams = text * rows // texts, first_rows // rows
-        return range(row * beams, (row + 1) * beams)
-
     def _paths(self, kind: str) -> list[list[PassSlice]] | None:
         """Return the path of each row's text; None if there is one pass."""
         stack = self._stacks[kind]
-        if kind == "decoder" and self._chosen is not None:
-            return self._chosen
         check(
             kind != "decoder" or not self.has_candidates,
-            "Recording: speculative decoding (assisted generation) read candidate tokens that may have been rejected; use "
-            "recording.of(texts), with all ids that the decoder read and wrote",
+            "Recording: speculative decoding (assisted generation) read candidate tokens that may have been rejected; "
+            "record one pass over the whole text instead",
         )
         if len(stack.passes) < 2:
             return None
-        ends = stack.ends()
-        if ends is None:
+        assert stack.tree is not None
+        paths = stack.tree.paths()
+        if paths is None:
             raise ValueError(
-                "Recording: a beam search continued one text in several ways; recording.of(texts) gives the recording of "
-                "the texts that you pass, with all token ids of the decoder"
+                "Recording: a beam search continued one text in several ways; record one pass over the whole text instead"
             )
-        return ends
+        return paths
 
 
 def _device(device: torch.device | str | int) -> torch.device:
