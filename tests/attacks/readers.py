@@ -431,10 +431,6 @@ KINDS = {
         "v.parquet", _vectors, lambda folder: vector_files.VectorFile(folder / "v.parquet", {"model": "m"}).finished(), "parquet"
     ),
     "finished vectors, updated": Kind("v.parquet", _vectors, _updated, "parquet"),
-    "finished vectors, as an array": Kind(
-        "v.parquet", _vectors, lambda folder: vector_files.write_numpy(folder / "v.parquet", folder / "v.npy"), "parquet"
-    ),
-    "array of vectors": Kind("a.npy", _texts("a.npy", lambda path: np.save(path, np.zeros((3, 4), np.float32))), _in(vector_files.check_numpy, "a.npy"), "binary"),
     "catalog of a soft database": Kind("db/catalog.sqlite", _database, _read_database, "binary", names=("db",)),
     "segment of a soft database": Kind(f"db/segments/{_SEGMENT}", _database, _read_database, "binary"),
     "rows of a soft database": Kind("rows.parquet", _database, partial(_import_rows, SoftDatabase, key_width=2), "parquet"),

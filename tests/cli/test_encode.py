@@ -80,25 +80,6 @@ def test_the_file_has_a_row_for_each_document_with_its_vector(
     ]  # no shared weights
 
 
-def test_the_vectors_are_an_array_of_numpy_too(corpus: Path, model: Path, tmp_path: Path) -> None:
-    out, array = tmp_path / "out.parquet", tmp_path / "out.npy"
-    said = run(corpus, out, model, "--numpy", str(array))
-    assert said.splitlines()[1] == f"{array}: {len(TEXTS)} vectors"
-    vectors = np.load(array)
-    assert vectors.dtype == np.float32
-    assert vectors.tolist() == parquet.read_table(out)["vector"].to_pylist()
-    array.write_bytes(array.read_bytes()[:200])  # as if the disk had been full: the next command writes it again
-    assert run(corpus, out, model, "--numpy", str(array)).startswith(f"{out}: finished already\n")
-    assert np.array_equal(np.load(array), vectors)
-    (tmp_path / "mine.npy").write_text("a diary")
-    for name, why in (("mine.npy", "is no NumPy array"), ("out.txt", "must end in .npy"), ("no/out.npy", "no folder")):
-        said = refusal(corpus, tmp_path / "b.parquet", model, "--numpy", str(tmp_path / name))
-        assert said.startswith(str(tmp_path / name))
-        assert why in said
-    assert (tmp_path / "mine.npy").read_text() == "a diary"
-    assert not (tmp_path / "b.parquet").exists()
-
-
 def test_every_option_reaches_the_encoder(model: Path, tmp_path: Path) -> None:
     corpus = write(tmp_path / "docs.jsonl", [LONG])
     options = "--overflow mean --overlap 1 --normalize --tokens-per-batch 5 --truncate-dim 6 --dtype bfloat16"
@@ -567,14 +548,13 @@ def test_invalid_documents_are_left_out_and_listed(model: Path, tmp_path: Path) 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a name is Unicode")
 def test_names_of_files_that_are_not_utf8(model: Path, tmp_path: Path) -> None:
-    corpus, output, array = (tmp_path / os.fsdecode(b"\xff" + end) for end in (b".parquet", b"out.parquet", b".npy"))
+    corpus, output = (tmp_path / os.fsdecode(b"\xff" + end) for end in (b".parquet", b"out.parquet"))
     with corpus.open("wb") as file:
         parquet.write_table(pa.table({"id": ["a", "b"], "text": ["the cat", ""]}), file)
     shown = str(output).replace("\udcff", "<U+DCFF>")
-    said = run(corpus, output, model, "--skip-invalid", "--numpy", str(array))
+    said = run(corpus, output, model, "--skip-invalid")
     assert said.startswith(f"{shown}: documents: 1; tokens: 4; skipped: 1, listed in {shown}.skipped.jsonl\n")
     assert left_out(output) == {f"{corpus}: row 1": "is empty"}
-    assert np.load(array).tobytes() == TextEncoder.load(model).encode(["the cat"]).tobytes()
     assert run(corpus, output, model, "--skip-invalid") == f"{shown}: finished already\n"
     assert run(corpus, output, model, "--skip-invalid", "--update").startswith(f"{shown}: documents: 1; ")
 

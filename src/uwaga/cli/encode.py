@@ -14,7 +14,7 @@ from uwaga.data.documents import DocumentFile, InvalidDocumentError
 from uwaga.data.passages import Split
 from uwaga.encode.processes import TIMEOUT, WorkerError
 from uwaga.encode.shards import encode_file
-from uwaga.encode.vector_files import VectorsError, check_numpy, write_numpy
+from uwaga.encode.vector_files import VectorsError
 from uwaga.models.checkpoints.directories import DEFAULT_ENCODER
 
 Overflow = Literal["error", "truncate", "mean", "windows"]
@@ -56,9 +56,6 @@ def encode(
         typer.Option("--skip-invalid", help="Leave out documents that cannot be encoded, and list them in a file."),
     ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Encode only the first N documents.")] = None,
-    numpy: Annotated[
-        Path | None, typer.Option(help="Also write the vectors to this .npy file, (documents, width).")
-    ] = None,
     update: Annotated[
         bool,
         typer.Option(
@@ -108,8 +105,6 @@ def encode(
 
     with ending("encode", DataError, VectorsError, CheckpointError, stopped="interrupted; the same command resumes"):
         try:
-            if numpy is not None:
-                check_numpy(numpy)
             file = DocumentFile(
                 documents, text_field=text, id_field=id, keep_invalid=skip_invalid, skip_blank=not skip_invalid
             )
@@ -130,7 +125,6 @@ def encode(
                 say_engine=lambda choice: say_engine("encode", encode.model, choice),
                 phrase=lambda reason: in_option_names(reason, [*options, "dtype"]),
             )
-            rows = None if numpy is None else write_numpy(output, numpy)
         except InvalidDocumentError as error:
             fail("encode", f"{error}\n--skip-invalid leaves out such documents and lists them")
         except WorkerError as error:
@@ -144,8 +138,6 @@ def encode(
             message = in_option_names(str(error).removeprefix("TextEncoder: "), options)
             raise typer.BadParameter(escape_controls(message)) from error
     echo(f"{output}: {message or 'finished already'}")
-    if rows is not None:
-        echo(f"{numpy}: {rows:,} vectors")
 
 
 def _without_none(**options: object) -> dict[str, object]:

@@ -10,7 +10,7 @@ inference         batches, the model's forward passes, and pooling
 report, progress  the part of a text that each row was computed from; progress of a run
 batches           BatchEncoder: columns in, columns out, for a pool of processes, for Ray Data and for Spark
 shards            a file of documents to a file of vectors, in shards that any process may encode
-vector_files      vectors of a corpus in a parquet file, resumable; as a NumPy array
+vector_files      vectors of a corpus in a parquet file, resumable
 processes         batches by the processes of this machine or by the actors of a Ray cluster
 
 The public name, which is imported when first used.

@@ -120,7 +120,7 @@ def encode_file(
     from uwaga.encode.progress import Progress, bar
     from uwaga.encode.report import COLUMNS
 
-    check_output(output, ".parquet")
+    check_output(output)
     vectors, earlier_shards = VectorFile(output, settings), None
     if (finished := vectors.finished()) is not None:
         earlier_shards = _to_update(_first(file, limit), file.path, output, *finished, update=update)

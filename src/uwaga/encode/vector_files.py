@@ -22,7 +22,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,7 +38,6 @@ _NO_SHARD = "is damaged: its metadata has no digest and number of documents"
 _AGAIN = "remove it, and run the command again"
 _OTHER_OUTPUT = "give the same options, or another output file, or move the file away"
 _NOT_OURS = "exists already and was not made by uwaga encode; give another output file, or move it away"
-_NUMPY = b"\x93NUMPY"
 _LOCK, _SETTINGS, _WHOLE = "lock", "settings.json", "whole.parquet"
 _NAMES = re.compile(rf"{re.escape(_LOCK)}|{re.escape(_SETTINGS)}|{re.escape(_WHOLE)}|[0-9a-f]{{8,64}}\.(arrow|sha256)")
 
@@ -74,7 +73,7 @@ class VectorFile:
         self.order: list[Shard] = []  # the shards in the documents' order
         self._left_out: dict[int, Sequence[tuple[str, str]]] = {}  # places and reasons, by the shard's index in `order`
         self._rows: dict[str, int] = {}  # rows of the finished shards, by digest
-        self._earlier: _Earlier | None = None
+        self._replaces = False  # a finished file
         self._lock = ExitStack()
         self._is_removed = False
 
@@ -115,9 +114,11 @@ class VectorFile:
                 raise VectorsError(f"{self._folder} is locked: another uwaga encode is writing there") from error
             except durable.PathConflictError as error:
                 raise VectorsError(f"{error.filename} {error.strerror}") from error
-            if earlier is not None:
-                self._earlier = _Earlier(self.path, earlier)
+            self._replaces = earlier is not None
             self._resume()
+            for shard, table in _finished_shards(self.path, earlier or ()):
+                if not os.path.lexists(_checksum_path(self._shard(shard))):
+                    self._write(shard, table)
             self._lock = held.pop_all()
 
     def _resume(self) -> None:
@@ -129,7 +130,7 @@ class VectorFile:
             if theirs == self._settings:
                 return
             self._forget_left_out()
-        elif self._earlier is None and os.path.lexists(self.skipped_path):
+        elif not self._replaces and os.path.lexists(self.skipped_path):
             raise VectorsError(f"{self.skipped_path} exists already: move it away, or give another output file")
         with atomic_replace(settings) as file:
             file.write(json.dumps(self._settings, sort_keys=True, indent=2).encode())
@@ -155,9 +156,6 @@ class VectorFile:
         """
         from uwaga._base.options import Count, ListOf, OptionError, Text, read
 
-        if self._earlier is not None and shard.digest in self._earlier.places:
-            self._rows[shard.digest] = self._earlier.places[shard.digest][1]
-            return []
         path = self._shard(shard)
         if not path.exists() or not os.path.lexists(_checksum_path(path)):
             return None
@@ -178,7 +176,13 @@ class VectorFile:
         import pyarrow as pa
 
         flat = pa.array(vectors.reshape(-1))
-        table = pa.table({**columns, "vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])})
+        self._write(
+            shard, pa.table({**columns, "vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])}), skipped
+        )
+
+    def _write(self, shard: Shard, table: "pyarrow.Table", skipped: Sequence[tuple[int, str]] = ()) -> None:
+        import pyarrow as pa
+
         described = {"digest": shard.digest, "documents": shard.documents}
         described |= {"skipped": list(skipped)} if skipped else {}
         table = table.replace_schema_metadata({_KEY: json.dumps(described)})
@@ -217,18 +221,15 @@ class VectorFile:
             for group in self._row_groups():
                 writer.write_table(group.replace_schema_metadata(schema.metadata), row_group_size=len(group))
                 yield group
-        if self._earlier is None:
-            durable.rename_noreplace(joined, self.path)
-        else:
-            self._earlier.close()
+        if self._replaces:
             durable.replace_file(joined, self.path)
+        else:
+            durable.rename_noreplace(joined, self.path)
         durable.fsync(self.path.parent)
         self._remove()
 
     def leave(self) -> None:
         """Unlock the folder, and remove it if it has no finished shard."""
-        if self._earlier is not None:
-            self._earlier.close()
         if not self._is_removed and not self._has_shards():
             self._remove()
         self._unlock()
@@ -270,7 +271,7 @@ class VectorFile:
     def _write_skipped(self) -> None:
         """Write the list of documents that were left out, if there are any."""
         entries = [entry for number in sorted(self._left_out) for entry in self._left_out[number]]
-        if not entries and not (self._earlier is not None and os.path.lexists(self.skipped_path)):
+        if not entries and not (self._replaces and os.path.lexists(self.skipped_path)):
             return
         with atomic_replace(self.skipped_path) as file:
             for entry in entries:
@@ -279,10 +280,7 @@ class VectorFile:
     def _tables(self) -> Iterator["pyarrow.Table"]:
         """Yield the table of each shard, in order; `document` counts within the shard."""
         for shard in self.order:
-            if self._earlier is not None and shard.digest in self._earlier.places:
-                yield self._earlier.table(shard.digest)
-            else:
-                yield self._read(self._shard(shard))
+            yield self._read(self._shard(shard))
 
     def _row_groups(self) -> Iterator["pyarrow.Table"]:
         import pyarrow as pa
@@ -324,72 +322,42 @@ class VectorFile:
             raise VectorsError(f"{place} {what}:" + "".join(lines) + f"\n{way_out}")
 
 
-class _Earlier:
-    """The shards of a finished file that left no documents out. Raises VectorsError."""
+def _finished_shards(path: Path, shards: Sequence[Shard]) -> "Iterator[tuple[Shard, pyarrow.Table]]":
+    """Yield the shards of a finished file that left no documents out; `document` counts within each. Raises VectorsError."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import parquet
 
-    def __init__(self, path: Path, shards: Sequence[Shard]) -> None:
-        from pyarrow import parquet
-
-        self._path = path
-        self.places: dict[str, tuple[int, int, int]] = {}  # first row, rows and first document, by digest
-        row = document = 0
-        for shard in shards:
-            if not shard.skipped:
-                self.places.setdefault(shard.digest, (row, shard.rows, document))
-            row, document = row + shard.rows, document + shard.documents
-        self._held: tuple[int, pyarrow.Table] | None = None  # the row group that was read last
-        self._open = ExitStack()
-        with self._reading():
-            raw = self._open.enter_context(untrusted.open_regular(path))
-            self._file = parquet.ParquetFile(raw, page_checksum_verification=True)
-        match _metadata(self._file.schema_arrow):
-            case {"shards": rows} if rows == [list(shard) for shard in shards] and self._file.metadata.num_rows == row:
-                return
-        self.close()
-        raise VectorsError(f"{path} was changed meanwhile, or is damaged: run the command again, or move the file away")
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        from pyarrow import ArrowException
-
-        try:
-            yield
-        except VectorsError:
-            raise
-        except (ArrowException, OSError, ValueError, KeyError) as error:
-            raise VectorsError(f"{self._path} is damaged: {error}; move it away, and run the command again") from error
-
-    def table(self, digest: str) -> "pyarrow.Table":
-        """Return the table of one shard; `document` counts within the shard."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        start, rows, document = self.places[digest]
-        parts, first = [], 0
-        with self._reading():
-            for number in range(self._file.metadata.num_row_groups):
-                count = self._file.metadata.row_group(number).num_rows
-                if first < start + rows and start < first + count:
-                    low, high = max(start, first), min(start + rows, first + count)
-                    parts.append(self._row_group(number).slice(low - first, high - low))
-                first += count
-            table = pa.concat_tables(parts) if parts else self._row_group(0).slice(0, 0)
-            # Without what Parquet adds to a schema, so that the new file has the bytes of vectors that were encoded now.
-            columns = {name: table[name].combine_chunks() for name in table.column_names}
-            width = _width(self._path, table.schema)
-            columns["vector"] = pa.FixedSizeListArray.from_arrays(columns["vector"].flatten(), width)
-            columns["document"] = pc.subtract(columns["document"], pa.scalar(document, pa.int64()))
-            return pa.table(columns)
-
-    def _row_group(self, number: int) -> "pyarrow.Table":
-        if self._held is None or self._held[0] != number:
-            self._held = (number, self._file.read_row_group(number))
-        return self._held[1]
-
-    def close(self) -> None:
-        self._held = None
-        self._file.close()
-        self._open.close()
+    if not shards:
+        return
+    try:
+        with untrusted.open_regular(path) as raw, parquet.ParquetFile(raw, page_checksum_verification=True) as file:
+            schema, first = file.schema_arrow, 0
+            match _metadata(schema), file.metadata.num_rows:
+                case {"shards": rows}, count if rows == [list(shard) for shard in shards]:
+                    is_same = count == sum(shard.rows for shard in shards)
+                case _:
+                    is_same = False
+            if not is_same:
+                raise VectorsError(
+                    f"{path} was changed meanwhile, or is damaged: run the command again, or move the file away"
+                )
+            groups, held = map(file.read_row_group, range(file.num_row_groups)), schema.empty_table()
+            for shard in shards:
+                while len(held) < shard.rows:
+                    held = pa.concat_tables([held, next(groups)])
+                table, held = held.slice(0, shard.rows), held.slice(shard.rows)
+                # Without what Parquet adds to a schema, so that the new file has the bytes of vectors that were encoded now.
+                columns = {name: table[name].combine_chunks() for name in table.column_names}
+                columns["vector"] = pa.FixedSizeListArray.from_arrays(columns["vector"].flatten(), _width(path, schema))
+                columns["document"] = pc.subtract(columns["document"], pa.scalar(first, pa.int64()))
+                first += shard.documents
+                if not shard.skipped:
+                    yield shard, pa.table(columns)
+    except VectorsError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, KeyError, StopIteration) as error:
+        raise VectorsError(f"{path} is damaged: {error}; move it away, and run the command again") from error
 
 
 def _checksum_path(shard: Path) -> Path:
@@ -407,48 +375,13 @@ def _checked(shard: Path) -> bytes:
     return content
 
 
-def check_output(path: Path, suffix: str) -> None:
-    """Raise VectorsError if a name has another ending, or its folder does not exist."""
+def check_output(path: Path) -> None:
+    """Raise VectorsError if a name does not end in .parquet, or its folder does not exist."""
     wrong = "" if path.parent.is_dir() else f"there is no folder {path.parent}"
-    if path.suffix != suffix:
-        wrong = f"the name must end in {suffix}"
+    if path.suffix != ".parquet":
+        wrong = "the name must end in .parquet"
     if wrong:
         raise VectorsError(f"{path}: {wrong}")
-
-
-def check_numpy(path: Path) -> None:
-    """Raise VectorsError as `check_output`, or if the file exists and is no NumPy array."""
-    check_output(path, ".npy")
-    if os.path.lexists(path):
-        try:
-            with untrusted.open_regular(path) as file:
-                is_ours = file.read(len(_NUMPY)) == _NUMPY
-        except OSError as error:
-            raise VectorsError(f"{path} cannot be read: {error.strerror}") from error
-        if not is_ours:
-            raise VectorsError(f"{path} exists already and is no NumPy array; give another file, or move it away")
-
-
-def write_numpy(vectors: Path, path: Path) -> int:
-    """Write vectors as a NumPy array (rows, width) of float32; return rows. Raises VectorsError."""
-    from numpy.lib import format as numpy_format
-    from pyarrow import ArrowException, parquet
-
-    try:
-        with untrusted.open_regular(vectors) as raw, parquet.ParquetFile(raw) as file, atomic_replace(path) as out:
-            rows, width = file.metadata.num_rows, _width(vectors, file.schema_arrow)
-            if 4 * rows * width > os.fstat(raw.fileno()).st_size:  # our files store vectors without compression
-                raise VectorsError(f"{vectors} is damaged: it is too small for {rows:,} vectors of {width:,} numbers")
-            header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
-            numpy_format.write_array_header_1_0(out, header)
-            for batch in file.iter_batches(batch_size=_ROWS, columns=["vector"]):
-                numbers = batch.column(0).flatten().to_numpy(zero_copy_only=False).astype("<f4", copy=False)
-                if len(numbers) != len(batch) * width:
-                    raise VectorsError(f"{vectors} is damaged: a vector is missing")
-                out.write(numbers.tobytes())
-    except (ArrowException, OSError) as error:
-        raise VectorsError(f"{vectors} cannot be written as {path}: {error}") from error
-    return int(rows)
 
 
 def _width(path: Path, schema: "pyarrow.Schema") -> int:
