@@ -10,7 +10,7 @@ from asking import complete, runner_of
 import uwaga
 from uwaga.inspect import Edits
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.texts import EXAMPLES, PROBES, RunRequest
+from uwaga.viewer.texts import EXAMPLES, RunRequest
 
 PLAIN = {"merge": "tokens", "specials": "show"}
 # Characters that are a token or more each, so that the names say how long the texts are.
@@ -141,22 +141,20 @@ def changed(model: str, text: str, edits: dict[str, Any]) -> tuple[Any, ViewServ
     return result, ViewService(result, runner=runner)
 
 
-def test_cosines_with_other_texts_are_those_of_the_encoder_before_and_after_a_cut() -> None:
-    text = EXAMPLES["minilm"][0]
-    _, service = changed("minilm", text, {"scores": [CUT]})
-    probes = service.answer({"request": "about"}).meta["probes"]
-    assert [probe[0] for probe in probes] == list(dict(PROBES)[text])
+def test_the_similarity_of_both_sides_is_that_of_the_encoder() -> None:
+    text, wide = EXAMPLES["minilm"][0], "The street was wide."
     encoder = uwaga.TextEncoder.load("minilm")
-    plain = encoder.encode([text, *(probe[0] for probe in probes)])
+    plain, other = encoder.encode([text, wide])
     with uwaga.edit(encoder.model, Edits.from_dict({"scores": [CUT]})):
         cut = encoder.encode([text])[0]
-    for (_, before, after), vector in zip(probes, plain[1:], strict=True):
-        assert before == pytest.approx(float(plain[0] @ vector), abs=2e-6)
-        assert after == pytest.approx(float(cut @ vector), abs=2e-6)
-    assert service.answer({"request": "about"}).meta["unchanged"] == pytest.approx(float(plain[0] @ cut), abs=2e-6)
-    # Of another text the examples, which its own are not; and all are read once.
-    other, _ = changed("minilm", "The street was wide.", {"scores": [{**CUT, "queries": [3], "keys": [1]}]})
-    assert [text for text, _ in other.probes] == list(EXAMPLES["minilm"])
+    runner = runner_of("minilm")
+    for request, vector in (
+        (RunRequest(text, edits=Edits.from_dict({"scores": [CUT]})), cut),
+        (RunRequest(text, second=wide), other),
+    ):
+        about = ViewService(runner.run(request), runner=runner).answer({"request": "about"}).meta
+        assert about["similarity"] == pytest.approx(float(plain @ vector), abs=2e-6)
+    assert ViewService(runner.run(RunRequest(text))).answer({"request": "about"}).meta["similarity"] is None
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ OTHERS = [code for code in LANGUAGES if code != "en"]
 PLURALS = {"pl": 3, "pt": 2, "ja": 1, "zh": 1}
 # What a table may leave as it is in English: names, formats, symbols, words that are the same in the language.
 SAME = {
-    *("PNG", "SVG", "CSV", "NPZ", "ReLU", "LayerNorm", "feed-forward", "Feed-forward", "Model", "Stop", "Zoom", "Token"),
+    *("PNG", "SVG", "CSV", "ReLU", "LayerNorm", "feed-forward", "Feed-forward", "Model", "Stop", "Zoom", "Token"),
     *("tokens", "Tokens", "linear", "Linear", "layer(Ragged)", "layer(padded, mask=KeyLengths)", "layer(X)", "layer(X + PE)", "unshuffle(layer(shuffle(X)))", "unshuffle(layer(shuffle(X) + PE))", "Residual", "residual"),
     *("{count} token", "{length} tokens", "1 token", "gradient", "loss, gradient", "softmax", "token", "Total {known}."),
     *("“{token}”, token {place}", "{title} - {rate} · gradient", "{token} ({place})", "{place} of {count}", "“{token}”", "Query {tokens}", "{first} {second}", "{token}: {number}. {why}", "Softmax", "Post-norm", "3. Feed-forward"),

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from waiting import HANG
@@ -56,9 +55,7 @@ class Runner:
 
 def a_run(text: str) -> View:
     query, key = torch.randn(2, 1, len(text), 8)
-    shown = View.of(Maps(uwaga.AttentionMap(query, key), tokens=list(text), title=text))
-    vector = np.array([1.0, 0.0], np.float32) if text == "abcd" else np.array([0.6, 0.8], np.float32)
-    return replace(shown, vectors=[vector])
+    return View.of(Maps(uwaga.AttentionMap(query, key), tokens=list(text), title=text))
 
 
 @pytest.fixture
@@ -163,10 +160,3 @@ def test_a_run_and_a_score_end_when_they_are_stopped(
 def test_a_text_that_cannot_be_read_has_no_number(service: ViewService) -> None:
     assert outcome(service, "wrong") == {"error": "the text is wrong"}
     assert about(service)["title"] == "abcd"
-
-
-def test_how_alike_texts_are(service: ViewService) -> None:
-    number = run(service, "abc")
-    assert about(service, number)["similar"] == [("abcd", 0.6)]
-    assert about(service)["similar"] == [("abc", 0.6)]
-    assert about(service, number)["probes"] == []

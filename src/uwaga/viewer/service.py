@@ -6,12 +6,11 @@ each step. One text is run at a time: a new text ends the run before.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import numpy as np
 from annotated_types import MaxLen
-from numpy.typing import NDArray
 
 from uwaga._base.languages import using
 from uwaga._base.options import Integer, Switch, Text, Words
@@ -47,7 +46,6 @@ MAX_CHARACTERS = 60_000  # of each text of a run; the body of a request is bound
 MAX_SECONDS = 60.0  # of a run
 _CACHED = 4  # results, in addition to that of the start
 _WORDS = 5  # predicted per position
-_PROBES = 6  # texts with which the output of a changed model is compared
 
 
 class ViewService:
@@ -124,11 +122,6 @@ class ViewService:
         if found is None:
             raise RequestError("run: this text is no longer kept: run it again")
         return found
-
-    def results(self) -> list[ViewResult]:
-        """Return the results that are kept, the last one first."""
-        with self._guard:
-            return list(reversed(self._results.values()))
 
     def run(self, typed: RunRequest) -> int:
         """Run a text, and return the number of its result.
@@ -217,9 +210,7 @@ def about(result: ViewResult) -> Reply:
     python: the line that makes the changes.
     predictions: by side {"kind", "stack", "tokens"}.
     why: by side, why the scores of its links cannot be split into parts of the model: "model", there is none, or "changed"; "" where they can.
-    similar: cosines of the first text with the second and with other texts that are cached, [[text, cosine], ...].
-    unchanged: the cosine of the text's vectors without and with the changes, None without changes or vectors.
-    probes: with changes, the cosines of other texts with the text without and with them, [[text, before, after], ...].
+    similarity: the cosine of the vectors of both sides, None where there are none.
     """
     service, view = result.service, result.view
     typing = None
@@ -240,9 +231,7 @@ def about(result: ViewResult) -> Reply:
             str(number): "" if side.scores else CHANGED if number and view.python else NO_MODEL
             for number, side in enumerate(view.sides)
         },
-        "similar": _similar(result),
-        "unchanged": _cosine(*view.vectors) if view.python and len(view.vectors) > 1 else None,
-        "probes": _probes(result),
+        "similarity": round(float(view.vectors[0] @ view.vectors[1]), 6) if view.vectors else None,
     }
     return Reply(meta=meta)
 
@@ -255,13 +244,12 @@ def run(
     second: Text | None,
     target: Text | None,
     edits: dict[str, Any] | None,
-    long: Literal["first", "copyist"] | None = None,
+    long: Literal["first"] | None = None,
 ) -> Reply:
     """Run texts: {"run": the number of the result}, or {"error": why there is none}.
 
     There is none if the model cannot read a text, the time is over, or another text came meanwhile. If a text is too
-    long, the reply also has "most", the tokens that are read with {"long": "first"}, and "longer", the name of a model
-    that reads all of the text with {"long": the name}, or None.
+    long, the reply also has "most", the tokens that are read with {"long": "first"}.
 
     Raises:
         RequestError: a view without a runner, a text of too many characters, edits that are invalid or come with a second text.
@@ -283,7 +271,7 @@ def run(
     try:
         return Reply(meta={"run": result.service.run(RunRequest(text, second, target, changes, long))})
     except TextTooLongError as error:
-        return Reply(meta={"error": str(error), "most": error.most, "longer": runner.longer})
+        return Reply(meta={"error": str(error), "most": error.most})
     except ValueError as error:
         return Reply(meta={"error": str(error)})
 
@@ -371,42 +359,6 @@ def lesson(
     arguments = {"text": text, "tokens": tokens, "x": x, "settings": settings}
     example = {name: value for name, value in arguments.items() if value is not None}
     return answer_lesson({"request": "lesson", **example} if example else result.service.lesson, language)
-
-
-def _similar(result: ViewResult) -> list[tuple[str, float]]:
-    if not result.view.vectors or result.view.python:
-        return []
-    similar: dict[str, float] = {}
-    for title, vector in _others(result):
-        similar.setdefault(title, _cosine(result.view.vectors[0], vector))
-    return list(similar.items())
-
-
-def _probes(result: ViewResult) -> list[tuple[str, float, float]]:
-    if not result.view.python or len(result.view.vectors) < 2:
-        return []
-    others = dict([*reversed(list(_others(result))), *result.view.probes])
-    before, after = result.view.vectors
-    return [(text, _cosine(before, vector), _cosine(after, vector)) for text, vector in others.items()][-_PROBES:]
-
-
-def _others(result: ViewResult) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yield titles and vectors of other texts: of the second one, and of those that are cached."""
-    others = [
-        other.view
-        for other in result.service.results()
-        if other is not result
-        and (result.typed is None or other.typed is None or other.typed.text != result.typed.text)
-    ]
-    for view in (result.view, *others):
-        sides = list(zip(view.sides, view.vectors, strict=False))
-        # What a changed model makes of a text is no text to compare with.
-        for side, vector in sides[1 if view is result.view else 0 : 1 if view.python else None]:
-            yield side.title, vector
-
-
-def _cosine(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
-    return round(float(one @ other), 6)
 
 
 def answer_lesson(request: Mapping[str, object], language: str = "en") -> Reply:

@@ -174,9 +174,8 @@ class View:
     pixels: (height, width), grey: the picture that a model saw.
     grids: where its patches are, by stack: of the encoder that saw it, or of a decoder that has a token for each patch.
     predictions: by side, "0" or "1"; no entry if the model predicts no tokens.
-    vectors: one of unit length per side, by which texts are compared; empty if the model has none.
+    vectors: of two sides, each of unit length, by which they are compared; empty if the models have none.
     python: the line of Python that makes the changes of the second side; "" without changes.
-    probes: other texts with their vectors, to compare those of a changed model with.
     """
 
     sides: tuple[Side, ...] = ()
@@ -187,7 +186,6 @@ class View:
     predictions: "Mapping[str, Predictions]" = field(default_factory=dict)
     vectors: "Sequence[NDArray[np.float32]]" = ()
     python: str = ""
-    probes: "Sequence[tuple[str, NDArray[np.float32]]]" = ()
 
     @classmethod
     def of(cls, shown: Maps | MapsLike, beside: Maps | MapsLike | None = None) -> "View":

@@ -20,7 +20,6 @@ from uwaga.inspect.edits import Edits
 from uwaga.inspect.heads.coreference import coreference_heads
 from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.run_text import Reading, RecordError, Report, read_again, reporting_errors, run_text
-from uwaga.models.opening import open as open_model
 from uwaga.models.transformer import Transformer
 from uwaga.ops.ragged import Ragged
 from uwaga.viewer.predictions import Predictions
@@ -29,7 +28,6 @@ from uwaga.viewer.shown import Maps, ScoreSource, Side, Text, View
 if TYPE_CHECKING:
     from uwaga.models.model import Model
 
-FIRST, LONGER = "first", "copyist"  # the first tokens of a text, and the bundled model that reads long ones
 MAX_TOKENS = 50_000  # of each text, if the model takes more: a few seconds a layer, after which a run can be stopped
 _MAX_VALUES_BYTES = 2 << 30  # of a text that is read again with values: 100,000 tokens of copyist take 0.3 GB
 
@@ -48,12 +46,6 @@ EXAMPLES = {
     "speller": ("attention", "transformer", "onomatopoeia"),
 }
 _OTHERS = EXAMPLES["minilm"]
-# Sentences with which the output of a changed model is compared: of each text some that its pronoun may mean, and some about all of it.
-PROBES = (
-    (_OTHERS[0], ("The animal was exhausted.", "It was a tired animal.", "The street was too wide.", "Nobody crossed the street.")),
-    (_OTHERS[1], ("The dog was exhausted.", "It was a tired dog.", "The water was too cold.", "Nobody drank the water.")),
-    (_OTHERS[3], ("The suitcase was too small.", "It was a large trophy.", "The trophy was too big.", "Nobody packed the suitcase.")),
-)  # fmt: skip
 # A word of an example, and another that changes what the pronoun means.
 PAIRS = ((_OTHERS[0], "tired", "wide"), (_OTHERS[1], "tired", "cold"), (_OTHERS[3], "small", "big"))
 _MOST_PARAMETERS = 200_000_000  # of a model whose heads are tried on other sentences
@@ -72,7 +64,7 @@ class RunRequest(NamedTuple):
     second: another, which is shown next to it.
     target: what the decoder of an encoder-decoder reads; None: it generates.
     edits: changes of the model: the text is shown as it is, and next to it as it is with the changes.
-    long: how a text is read that is too long for the model: FIRST, as many of its tokens as fit; LONGER, by that model; None: not at all.
+    long: how a text is read that is too long for the model: "first", as many of its tokens as fit; None: not at all.
     """
 
     text: str
@@ -99,8 +91,6 @@ class TextRunner:
     first: Text
     second: Text | None = None
     _tables: dict[str, HeadTable] = field(default_factory=dict, repr=False)  # by the name of the model
-    _vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)  # of sentences to compare with
-    _longer: "list[Model]" = field(default_factory=list, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     @property
@@ -129,12 +119,6 @@ class TextRunner:
             "editable": self.second is None,
         }
 
-    @property
-    def longer(self) -> str | None:
-        """Return the name of the model that reads texts which are too long for this one."""
-        is_alone = self.second is None and not self.reader.config.has_both
-        return LONGER if is_alone and self.reader.name != LONGER else None
-
     def run(
         self, request: RunRequest, report: Report = lambda fraction: None, *, max_tokens: int | None = MAX_TOKENS
     ) -> View:
@@ -150,10 +134,6 @@ class TextRunner:
             RecordError: a text that the model cannot read, or edits that do not fit it.
         """
         edits, first = request.edits, self.first
-        if request.long == LONGER:
-            self._longer[:] = self._longer or [open_model(LONGER, dtype="float32")]
-            first = replace(first, model=self._longer[0], layers=None)
-
         total = 2 if edits or request.second is not None or self.second is not None else 1
         readers: list[Model] = []
         readings: list[Reading] = []
@@ -171,7 +151,7 @@ class TextRunner:
                 new_tokens=by.new_tokens,
                 layers=by.layers,
                 edits=edits,
-                truncate=by.truncate or request.long == FIRST,
+                truncate=by.truncate or request.long == "first",
                 max_tokens=max_tokens,
                 report=lambda fraction: report((done + fraction) / total),
             )
@@ -200,34 +180,14 @@ class TextRunner:
             if (predicted := Predictions.of(reader, reading)) is not None:
                 predictions[str(len(sides))] = predicted
             sides.append(side)
-        comparable = len(vectors) == len(sides) and len({vector.shape for vector in vectors}) == 1
+        is_comparable = len(vectors) == 2 and vectors[0].shape == vectors[1].shape
         return replace(
             shown,
             sides=tuple(sides),
             predictions=predictions,
-            vectors=vectors if comparable else (),
+            vectors=vectors if is_comparable else (),
             python=edits.as_python() if edits else "",
-            probes=self._probes_of(request.text, report) if edits and comparable else (),
         )
-
-    def _probes_of(self, text: str, report: Report) -> list[tuple[str, NDArray[np.float32]]]:
-        """Return sentences to compare a text with, and their vectors: its own, or the examples."""
-        by_text = dict(PROBES)
-        for example, word, other in PAIRS:
-            by_text[example.replace(word, other)] = by_text[example]
-        probes = by_text.get(text) or [
-            example for example in EXAMPLES.get(self.reader.name, _OTHERS) if example != text
-        ]
-        for probe in probes:
-            if probe not in self._vectors:
-                report(1.0)
-                try:
-                    vector = _vector(self.reader, run_text(self.reader, probe, truncate=True))
-                except RecordError:  # a tokenizer that does not know English letters
-                    continue
-                if vector is not None:
-                    self._vectors[probe] = vector
-        return [(probe, self._vectors[probe]) for probe in probes if probe in self._vectors]
 
     def _coreference_of(self, reader: "Model") -> Callable[[], HeadTable] | None:
         """What 80 short sentences tell of the heads of an encoder; None for a model that would take long over them, and for decoders,

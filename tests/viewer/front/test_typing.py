@@ -122,15 +122,11 @@ def test_a_cut_says_where_the_weight_went_and_what_moved(tired: ServedView, open
     gained = page.locator(".uwaga-flow li b").all_inner_texts()
     assert sum(number_of(text.strip("+%")) for text in gained) == pytest.approx(67.7, abs=0.6)
     page.get_by_text("so every other share grew by the same factor, 3.09.").wait_for()
-    # Before and after of the output.
-    probes = tired.service.answer({"request": "about", "run": 1}).meta["probes"]
-    lines = page.locator(".uwaga-dot-lines li").all_inner_texts()
-    assert [text.split("\n") for text in lines] == [[text, f"{a:.4f} \u2192 {b:.4f}"] for text, a, b in probes]
     assert page.locator(".uwaga-moved-list li").count() == 5
     page.get_by_text("The text\u2019s vector is >99.9% like the one before.").wait_for()
     # Of the change nothing is left with another text.
     type_text(page, "The street was wide.")
-    page.get_by_text("How alike its vector is").wait_for()
+    page.locator(".uwaga-predictions", has_text="vector").wait_for(state="hidden")
     assert page.get_by_text("with the changes").count() == 0
     assert page.locator(".uwaga-moved").is_hidden()
 

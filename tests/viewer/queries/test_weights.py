@@ -1,7 +1,5 @@
 """Weights, rows, columns, entries and sums over spans, compared with the map."""
 
-import io
-
 import numpy as np
 import pytest
 from asking import replies_of
@@ -43,18 +41,6 @@ def test_long_columns_are_computed_in_steps(long_map: uwaga.AttentionMap, where)
     assert fractions == sorted(fractions)
     assert len(fractions) > 5
     assert np.array_equal(of_heads[-1].arrays[0], column[-1].arrays[0][None])
-
-
-def test_the_npz_file_has_weights_and_tokens(service: ViewService, maps, where) -> None:
-    reply = service.answer({"request": "npz", **where, "rows": [1, 3], "columns": [0, 2]})
-    assert reply.meta == {"name": "encoder-0-1.npz"}
-    with np.load(io.BytesIO(reply.arrays[0].tobytes())) as file:
-        assert np.array_equal(file["weights"], maps["encoder", 0][0, 1, 1:3, :2])
-        assert file["query_tokens"].tolist() == ["un", "seen"]
-        assert (file["rows"].tolist(), file["columns"].tolist()) == ([1, 3], [0, 2])
-        names = {name: file[name].item() for name in ("kind", "layer", "head", "side", "merge", "specials")}
-        assert names == {"kind": "encoder", "layer": 0, "head": 1, "side": "0", "merge": "tokens", "specials": "show"}
-        assert (file["model"].item(), file["text"].item()) == (service.view.sides[0].model, service.view.title)
 
 
 def test_items_of_a_difference_are_named_by_both_texts(maps) -> None:

@@ -54,9 +54,7 @@
  * @property {{[side: string]: string}} [why]  why scores of a side cannot be split; "": they can
  * @property {Answer} [answer]  what a database says to a question; the page opens with it
  * @property {PictureInfo} [picture]  what a model of pictures saw; the page opens with it
- * @property {[string, number][]} [similar]  other texts, and the cosine of their vectors with this one's
- * @property {[string, number, number][]} [probes]  beside changes of the model: other texts, and the cosines of their vectors with this one's without and with the changes
- * @property {number | null} [unchanged]  beside changes of the model: the cosine of the text's vectors without and with them
+ * @property {number | null} [similarity]  the cosine of the vectors of both sides
  */
 
 /**
@@ -98,7 +96,7 @@
  * @property {number} rest  the sum of the others
  */
 
-/** @typedef {{text: string, second: string | null, target: string | null, edits: Edits | null, long?: "first" | "copyist"}} RunRequest  long: how a text is read that is too long for the model */
+/** @typedef {{text: string, second: string | null, target: string | null, edits: Edits | null, long?: "first"}} RunRequest  long: how a text is read that is too long for the model */
 
 /** @typedef {{kind: string, layer: number, head: number, queries: number[] | null, keys: number[] | null}} Links */
 

@@ -1,12 +1,11 @@
-"""Exact weights of one head: an entry, a row, a column, and a rectangle as .npz.
+"""Exact weights of one head: an entry, a row, a column, and a rectangle.
 
 Letters: Q queries, K keys.
 """
 
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
@@ -20,7 +19,6 @@ from uwaga.viewer.queries.result import Computation, ViewResult
 from uwaga.viewer.request_table import Layer, Pair, Shown, in_range, invalid, request
 
 MAX_OF_HEADS = 1 << 24  # weights of a token in every head: 64 MB
-_TOKEN_BYTES = 1 << 26  # of an array of token strings in an .npz file, where each takes as much as the longest
 
 
 @request(saved=True)
@@ -48,18 +46,6 @@ def entry(result: ViewResult, *, head: Integer, query: Integer, key: Integer, **
         "lse": lse,
     }
     return Reply(meta=meta)
-
-
-def hidden(sees: list[int | None] | None, queries: NDArray[np.int32], keys: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Return (rows, columns): whether no token of a query's item may look at one of a key's.
-
-    sees: as of `HeadResolver.sees`; queries, keys: spans of items. `seenKeys` of front/weights.js says the same.
-    """
-    before, after = sees or (None, None)
-    behind = queries[:, None, 0] - (keys[None, :, 1] - 1)
-    ahead = keys[None, :, 0] - (queries[:, None, 1] - 1)
-    most = np.iinfo(np.int32).max
-    return (behind > (most if before is None else before)) | (ahead > (most if after is None else after))
 
 
 @request(saved=True)
@@ -128,48 +114,11 @@ def weights(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **s
     return weight_block(head_view, rows, columns, lambda values, _: Reply(meta={}, arrays=(values,)))
 
 
-@request(lane="long")
-def npz(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> Computation:
-    """Return a rectangle as an .npz file.
-
-    It has weights (NaN where the query may not look at the key), query_tokens, key_tokens, rows, columns, and the names
-    (model, text, layer, ...).
-    """
-    resolver = result.resolver
-    selection, head_view = resolver.select(head, **shown)
-    _check_block(head_view, rows, columns)
-    side, (kind, layer) = resolver.side(selection.side), selection.name
-    names: dict[str, str | int] = {"model": side.model, "text": side.title, "side": selection.side}
-    names |= {"kind": kind, "layer": layer, "head": head, "merge": selection.merge, "specials": selection.specials}
-    axes = list(zip(resolver.axes(selection), (rows, columns), strict=True))
-
-    def reply(values: NDArray[np.float32], _: float) -> Reply:
-        sees = resolver.sees(selection.side, selection.name)
-        is_hidden = hidden(sees, *(axis.spans[slice(*part)] for axis, part in axes))
-        arrays: dict[str, Any] = {
-            name: _strings([value])[0] if isinstance(value, str) else np.int64(value) for name, value in names.items()
-        }
-        tokens = (_strings(axis.labels[slice(*part)]) for axis, part in axes)
-        arrays |= zip(("query_tokens", "key_tokens"), tokens, strict=True)
-        arrays |= {"weights": np.where(is_hidden, np.nan, values), "rows": rows, "columns": columns}
-        file = io.BytesIO()
-        np.savez_compressed(file, **arrays)
-        return Reply(meta={"name": f"{kind}-{layer}-{head}.npz"}, arrays=(np.frombuffer(file.getvalue(), np.uint8),))
-
-    return weight_block(head_view, rows, columns, reply)
-
-
 def _check_block(head_view: HeadView, rows: tuple[int, int], columns: tuple[int, int]) -> None:
     """Raise RequestError if there are no such rows or columns."""
     for name, (first, last), size in zip(("rows", "columns"), (rows, columns), head_view.sizes, strict=True):
         if not 0 <= first <= last <= size:
             raise invalid(name, f"[a, b] with 0 <= a <= b <= {size}", [first, last])
-
-
-def _strings(labels: Sequence[str]) -> NDArray[np.str_]:
-    """Return an array; NumPy pads strings to the longest, and strips NUL, which becomes U+2400."""
-    most = max(_TOKEN_BYTES // (4 * max(len(labels), 1)), 1)
-    return np.array([label[:most].replace("\0", "\u2400") for label in labels], np.str_)
 
 
 def _lse(head_view: HeadView, query: int, row: torch.Tensor) -> float | None:

@@ -8,7 +8,7 @@ import { tr } from "../languages.js";
 import { scenePng } from "./canvas.js";
 import { shareScene, titledScene } from "./share.js";
 import { svgFile } from "./svg.js";
-import { blockCsv, blockNpz, fileName, savePage } from "./weights.js";
+import { blockCsv, fileName, savePage } from "./weights.js";
 /** @import { App, View } from "../types.js" */
 
 /** @typedef {{name: string, blob: Blob, note?: string}} ExportFile */
@@ -91,8 +91,6 @@ function fileFormats(app) {
     } },
     { id: "csv", title: tr("CSV"), hint: tr("the weights in view as a table, with tokens as names; of the table of heads its rows"),
       key: "Shift+C", live: false, can: some, make: (view) => (view.csv ? Promise.resolve(view.csv()) : blockCsv(app, view)) },
-    { id: "npz", title: tr("NPZ"), hint: tr("the weights in view for NumPy, with their tokens"),
-      key: "Shift+Z", live: true, can: (view) => some() && view.csv === undefined, make: (view) => blockNpz(app, view) },
     { id: "page", title: tr("Page"), hint: tr("this page as one file that works without the program, with the exact tiles seen so far"),
       key: "Shift+G", live: true, make: () => savePage(app) },
   ];

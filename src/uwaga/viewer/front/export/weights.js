@@ -1,4 +1,4 @@
-// Weights in view as CSV and NPZ files, the page as an HTML file, and names of files.
+// Weights in view as a CSV file, the page as an HTML file, and names of files.
 
 import { countText } from "../format.js";
 import { languageOfRequest, tr } from "../languages.js";
@@ -18,19 +18,19 @@ export function blockInView(app, view) {
   return view.block?.() ?? { rows: [0, queries], columns: [0, keys] };
 }
 
-/** @param {Block} block @param {number} most @returns {number} the number of weights; throws if there are too many */
-function checkBlockSize({ rows, columns }, most) {
+/** @param {Block} block  throws if it has too many weights */
+function checkBlockSize({ rows, columns }) {
   const count = (rows[1] - rows[0]) * (columns[1] - columns[0]);
   if (count < 1) throw new Error(tr("No weights are in view."));
-  if (count <= most) return count;
+  if (count <= maxCsvWeights) return;
   const sizes = `${countText(rows[1] - rows[0])} \u00d7 ${countText(columns[1] - columns[0])}`;
-  throw new Error(tr("The view has {sizes} weights, more than the limit of {most} per file. Zoom in on the map, then save again.", { sizes, most }));
+  throw new Error(tr("The view has {sizes} weights, more than the limit of {most} per file. Zoom in on the map, then save again.", { sizes, most: maxCsvWeights }));
 }
 
 /** @param {App} app @param {View} view @returns {Promise<ExportFile>} */
 export async function blockCsv(app, view) {
   const block = blockInView(app, view);
-  checkBlockSize(block, maxCsvWeights);
+  checkBlockSize(block);
   const where = app.where();
   const { kind, side } = app.store.get();
   const stacks = app.side().kinds[kind];
@@ -75,16 +75,6 @@ async function savedBlockWeights(app, where, { rows, columns }, weights) {
     for (let key = columns[0]; key < columns[1]; key++) weights[at++] = cells.weight(query, key);
   }
   return weights;
-}
-
-/** @param {App} app @param {View} view @returns {Promise<ExportFile>} */
-export async function blockNpz(app, view) {
-  const block = blockInView(app, view);
-  checkBlockSize(block, maxWeightsPerReply);
-  const where = app.where();
-  const reply = await app.client.ask({ request: "npz", ...where, ...block }, { priority: 6 });
-  const name = fileName({ model: app.side().model, where, what: "weights", block, ending: "npz" });
-  return { name, blob: new Blob([/** @type {BlobPart} */ (reply.arrays[0].data)], { type: "application/zip" }) };
 }
 
 /**

@@ -131,7 +131,6 @@ const fakeAnswers = {
     })]));
     return { meta: { columns, complete, sampled: shape.tokens > 400 ? 256 : null }, arrays: [] };
   },
-  npz: () => ({ meta: { name: "weights.npz" }, arrays: [array(new Uint8Array([80, 75]), 2)] }),
   page: () => ({ meta: { name: "page.html" }, arrays: [array(new TextEncoder().encode("<!doctype html>"), 15)] }),
 };
 

@@ -112,8 +112,8 @@ export function makeTextBox(app) {
     note.toggleAttribute("data-wrong", Boolean(session.error()) && !on);
     note.textContent = on ? tr("computing…") : session.error();
     const long = on ? null : session.tooLong();
-    ways.replaceChildren(...(long ? [["first", tr("Read the first {count} tokens", { count: countText(long.most) })], ...(long.longer ? [[long.longer, tr("Read it with {model}", { model: long.longer })]] : [])].map(([way, text]) =>
-      el("button", { type: "button", text, on: { click: () => void session.run(completeRequest({ ...long.typed, long: /** @type {"first" | "copyist"} */ (way) })) } })) : []));
+    ways.replaceChildren(...(long ? [el("button", { type: "button", text: tr("Read the first {count} tokens", { count: countText(long.most) }),
+      on: { click: () => void session.run(completeRequest({ ...long.typed, long: "first" })) } })] : []));
     ways.hidden = !long;
     // What went wrong is said where the text was written, also of one that was chosen elsewhere.
     if (session.error() && !on && element.hidden) open(true);

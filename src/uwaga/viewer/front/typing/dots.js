@@ -28,22 +28,17 @@ export function mostMovedFigures(figures, least) {
   return { fell: first && first.before - first.after >= least ? first : null, rose: last && last.after - last.before >= least ? last : null };
 }
 
-/**
- * @param {MovedFigure[]} figures
- * @param {boolean} isShare  probabilities; else cosines
- * @param {string} what  what is shown, for the note below
- * @returns {HTMLElement[]}
- */
-export function dotLines(figures, isShare, what) {
+/** @param {MovedFigure[]} figures  probabilities @returns {HTMLElement[]} */
+export function dotLines(figures) {
   const { span, place } = dotScale(figures);
   // Of a tenth of a line the numbers differ.
-  const digits = span < 1 ? 1 - Math.floor(Math.log10(span) + 1e-9) : 2, written = (/** @type {number} */ value, /** @type {number} */ places) => (isShare ? `${decimalText(100 * value, Math.max(0, places - 2))}%` : decimalText(value, places));
-  const text = (/** @type {number} */ value) => (isShare && span === 1 ? percentText(value) : written(value, digits)), scale = written(span, digits - 1);
+  const digits = span < 1 ? 1 - Math.floor(Math.log10(span) + 1e-9) : 2, written = (/** @type {number} */ value, /** @type {number} */ places) => `${decimalText(100 * value, Math.max(0, places - 2))}%`;
+  const text = (/** @type {number} */ value) => (span === 1 ? percentText(value) : written(value, digits)), scale = written(span, digits - 1), what = tr("probability");
   return [el("ul", { class: "uwaga-dot-lines" }, figures.map((figure) => {
     const [was, is] = [place(figure.before, figure), place(figure.after, figure)], percent = (/** @type {number} */ at) => `${(100 * at).toFixed(2)}%`;
     return el("li", {}, el("bdi", { text: tokenText(figure.name) }), el("b", { text: `${text(figure.before)} \u2192 ${text(figure.after)}` }),
       el("span", { "aria-hidden": "true" }, el("i", { class: "uwaga-dot-way", style: { "inset-inline-start": percent(Math.min(was, is)), width: percent(Math.abs(is - was)) } }),
         el("i", { class: "uwaga-dot-ring", style: { "inset-inline-start": percent(was) } }), el("i", { class: "uwaga-dot", style: { "inset-inline-start": percent(is) } })));
-  })), el("p", { class: "uwaga-sub", text: span === 1 ? isShare ? tr("{what}, 0 to 100% · ring: before · dot: after", { what }) : tr("{what}, 0 to 1 · ring: before · dot: after", { what })
+  })), el("p", { class: "uwaga-sub", text: span === 1 ? tr("{what}, 0 to 100% · ring: before · dot: after", { what })
     : tr("{what} · ring: before · dot: after · each line is {span} wide, with what was in its middle", { what, span: scale }) })];
 }

@@ -33,8 +33,8 @@ export function placesOf({ kind, tokens }, items, query, isWritten = false) {
   return [{ position: last(query), title: isWritten ? tr("In place of") : tr("What follows"), word: label(query) }, end];
 }
 
-/** The least move of a probability, and of a cosine, that a sentence tells; the least probability of a line but the first. */
-const leastShare = 0.001, leastCosine = 5e-5, leastProbable = 0.005;
+/** The least move of a probability that a sentence tells; the least probability of a line but the first. */
+const leastShare = 0.001, leastProbable = 0.005;
 
 /** @param {App} app @returns {{element: HTMLElement, show: (texts: {queries: Items} | null) => void, dispose: () => void}} */
 export function makePredictions(app) {
@@ -83,13 +83,13 @@ export function makePredictions(app) {
     }
   }
 
-  /** How alike the vector of the text is to those of others. */
+  /** How alike the vector of the text is to that of the other one, or to that without the changes. */
   function showSimilar() {
-    const similar = app.about.similar ?? [], { unchanged, probes = [] } = app.about;
-    element.hidden = !similar.length && typeof unchanged !== "number";
-    element.replaceChildren(...(typeof unchanged === "number" ? [movedVector(unchanged, probes.map(([name, before, after]) => ({ name, before, after })))] : []));
-    if (similar.length) element.append(el("section", {}, el("h2", { text: tr("How alike its vector is to that of") }),
-      el("ul", { class: "uwaga-bars uwaga-bars-long" }, similar.map(([title, cosine]) => bar(title, Math.max(0, cosine), percentText(cosine))))));
+    const { similarity, python, sides } = app.about;
+    element.hidden = typeof similarity !== "number";
+    if (typeof similarity !== "number") return;
+    element.replaceChildren(python ? movedVector(similarity) : el("section", {}, el("h2", { text: tr("How alike its vector is to that of") }),
+      el("ul", { class: "uwaga-bars uwaga-bars-long" }, bar(sides[app.store.get().side === "1" ? 0 : 1].title, Math.max(0, similarity), percentText(similarity)))));
   }
 
   return {
@@ -115,18 +115,13 @@ function movedSection(place, figures) {
   const summary = fell && rose ? tr("“{fell}” lost {less}, “{rose}” gained {more}.", { fell: name(fell), less: by(fell), rose: name(rose), more: by(rose) })
     : fell ? tr("“{fell}” lost {less}.", { fell: name(fell), less: by(fell) }) : rose ? tr("“{rose}” gained {more}.", { rose: name(rose), more: by(rose) })
       : tr("No token’s probability moved by 0.1% or more.");
-  return el("section", {}, el("h3", {}, placeTitle(place)), el("p", { class: "uwaga-said", text: summary }), dotLines(figures.filter(({ before, after }, i) => !i || Math.max(before, after) >= leastProbable), true, tr("probability")));
+  return el("section", {}, el("h3", {}, placeTitle(place)), el("p", { class: "uwaga-said", text: summary }), dotLines(figures.filter(({ before, after }, i) => !i || Math.max(before, after) >= leastProbable)));
 }
 
-/** Cosines before and after a change of the model. @param {number} unchanged  cosine of both vectors @param {MovedFigure[]} figures */
-function movedVector(unchanged, figures) {
-  // A sentence in quotation marks, without its full stop.
-  const { fell, rose } = mostMovedFigures(figures.map((one) => ({ ...one, name: one.name.replace(/[.\u3002]$/u, "") })), leastCosine), isSame = unchanged > 1 - 1e-6;
-  const summary = isSame ? tr("Nothing: the text’s vector is as before.") : [tr("The text’s vector is {share} like the one before.", { share: percentText(unchanged) }),
-    fell && rose ? tr("It moved away from “{fell}” and towards “{rose}”.", { fell: fell.name, rose: rose.name })
-      : fell ? tr("It moved away from “{fell}”.", { fell: fell.name }) : rose ? tr("It moved towards “{rose}”.", { rose: rose.name }) : ""].join(" ");
-  return el("section", {}, el("h2", { text: tr("What changed in the output") }), el("p", { class: "uwaga-said", text: summary }),
-    isSame || !figures.length ? null : dotLines(figures, false, tr("similarity")));
+/** @param {number} similarity  of the vectors before and after a change of the model */
+function movedVector(similarity) {
+  const text = similarity > 1 - 1e-6 ? tr("Nothing: the text’s vector is as before.") : tr("The text’s vector is {share} like the one before.", { share: percentText(similarity) });
+  return el("section", {}, el("h2", { text: tr("What changed in the output") }), el("p", { class: "uwaga-said", text }));
 }
 
 /** @param {string} word @param {number} now @param {string} number */

@@ -4,7 +4,7 @@ import { HostError, messageOf } from "../hosts.js";
 import { isEqual } from "../store.js";
 /** @import { Edits, Host, RunRequest } from "../types.js" */
 
-/** @typedef {{typed: RunRequest, most: number, longer: "copyist" | null}} TooLong  tokens that the model takes, and a model that takes more */
+/** @typedef {{typed: RunRequest, most: number}} TooLong  most: tokens that the model takes */
 
 const maxAddress = 2000; // characters of a text in the address
 const maxRecent = 8;
@@ -51,7 +51,7 @@ export function typedOfHash(hash) {
     // An address that somebody has cut: the text without its changes.
   }
   const long = params.get("long");
-  return completeRequest({ text, second: params.get("second"), target: params.get("target"), edits: isEdits(edits) ? edits : null, long: long === "first" || long === "copyist" ? long : undefined });
+  return completeRequest({ text, second: params.get("second"), target: params.get("target"), edits: isEdits(edits) ? edits : null, long: long === "first" ? long : undefined });
 }
 
 /** @param {any} edits @returns {boolean} whether the page can show them; Python checks the rest */
@@ -89,7 +89,7 @@ export function makeSession(host, open) {
       try {
         const { meta } = await host.ask({ request: "run", ...typed }, signal);
         if (typeof meta.error === "string") {
-          if (meta.most) tooLong = { typed, most: meta.most, longer: meta.longer };
+          if (meta.most) tooLong = { typed, most: meta.most };
           throw new Error(meta.error);
         }
         return meta.run;

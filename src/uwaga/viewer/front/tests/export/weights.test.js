@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { makeClient } from "../../client.js";
-import { blockCsv, blockInView, blockNpz, savePage } from "../../export/weights.js";
+import { blockCsv, blockInView, savePage } from "../../export/weights.js";
 
 const where = { side: "0", kind: "encoder", layer: 0, head: 1, merge: "tokens", specials: "show" };
 const weight = (query, key) => Math.fround((query * 100 + key) / 8192);
@@ -13,7 +13,7 @@ function makeApp(live = true, sees = null) {
     specials: new Set(), spans: Int32Array.from({ length: 6000 }, (_, i) => (i + 1) >> 1), total: 3000 };
   const host = { mode: live ? "served" : "saved", has: () => live, download() {}, ask: async (request) => {
     asked.push(request);
-    if (request.request === "page" || request.request === "npz")
+    if (request.request === "page")
       return { meta: { name: "attention.html" }, arrays: [{ data: Uint8Array.of(1, 2), shape: [2] }] };
     if (request.request === "tile")
       return { meta: { complete: request.level ? 0.5 : 1 }, arrays: [{ data: new Float32Array(4), shape: [2, 2] }] };
@@ -55,8 +55,6 @@ test("too many weights are refused, and the message says what to do", async () =
   const { app } = makeApp();
   await assert.rejects(blockCsv(app, viewOf([0, 3000], [0, 3000])),
     { message: "The view has 3,000 \u00d7 3,000 weights, more than the limit of 4,194,304 per file. Zoom in on the map, then save again." });
-  await assert.rejects(blockNpz(app, viewOf([0, 1025], [0, 1024])),
-    { message: "The view has 1,025 \u00d7 1,024 weights, more than the limit of 1,048,576 per file. Zoom in on the map, then save again." });
   await assert.rejects(blockCsv(app, viewOf([5, 5], [0, 9])), { message: "No weights are in view." });
 });
 
@@ -64,14 +62,6 @@ test("a view without a visible block exports the whole map", () => {
   const { app } = makeApp();
   assert.deepEqual(blockInView(app, {}), { rows: [0, 3000], columns: [0, 3000] });
   assert.deepEqual(blockInView(app, { block: () => null }), { rows: [0, 3000], columns: [0, 3000] });
-});
-
-test("the npz file is the bytes of the host's reply", async () => {
-  const { app, asked } = makeApp();
-  const { name, blob } = await blockNpz(app, viewOf([1, 3], [4, 9]));
-  assert.equal(name, "uwaga_m_encoder_layer0_head1_weights_1-3x4-9.npz");
-  assert.deepEqual(new Uint8Array(await blob.arrayBuffer()), Uint8Array.of(1, 2));
-  assert.deepEqual(asked, [{ request: "npz", ...where, rows: [1, 3], columns: [4, 9] }]);
 });
 
 test("a snapshot is requested with the complete tiles seen so far", async () => {
