@@ -175,7 +175,6 @@ def questions(sides: Sides, queries: torch.Tensor, names: list[str]) -> list[tup
     """For each row its name, uwaga's side, the others, and for how many queries."""
     near = sides.keys[:1] + 0.1 * torch.randn(1, sides.width) / sides.width**0.5
     few = queries[:8]
-    skipped = sides.db.attend(near[0], scale=100.0).skipped / sides.rows
     return [
         ("read, 1 query", lambda: sides.db.attend(queries[0]), {"sum": sides.sum}, 1),
         (
@@ -193,12 +192,6 @@ def questions(sides: Sides, queries: torch.Tensor, names: list[str]) -> list[tup
         ("search, 1 query", lambda: sides.db.search(queries[0], TOP), {"sum": sides.sum}, 1),
         ("search, 8 queries", lambda: sides.db.search(few, TOP), installed(sides, names, few), len(few)),
         ("search, 1 query near a cluster", lambda: sides.db.search(near[0], TOP), {"sum": sides.sum}, 1),
-        (
-            f"read, 1 query near a cluster, scale 100: {skipped:.2f} skipped",
-            lambda: sides.db.attend(near[0], scale=100.0),
-            {"sum": sides.sum},
-            1,
-        ),
         ("append", sides.append, {"write": sides.write}, 0),
         ("open", sides.open, {"sum": sides.sum}, 0),
     ]

@@ -154,15 +154,23 @@ def test_check_stats_compact_and_export(model: Path, files: Path, tmp_path: Path
 
 
 def test_a_question_is_viewed(model: Path, files: Path, tmp_path: Path) -> None:
-    """The map that the page shows has the shares that `ask` says, each by its whole passage."""
+    """The map that the page shows has the shares that `ask` says, each by its whole passage: those of the page come from scores in
+    float32, and differ by their rounding."""
     db, page = tmp_path / "db", tmp_path / "page.html"
     store("add", db, files, "--model", model)
     with SoftDatabase.open(db) as opened:
         shown = View.of_question(Question(opened, TEXTS[1], model=str(model)))
+        keys = torch.stack([row.key for row in opened]).double()
+    query = torch.from_numpy(TextEncoder.load(model).encode([TEXTS[1]])).double()
+    exact = (20 * query @ keys.T).softmax(-1)[0].tolist()
     (side,) = shown.sides
     weights = side.maps["cross", 0].to_dense()[0]
     parsed = json.loads(store("ask", db, TEXTS[1], "--model", model, "--top", 6, "--json"))["passages"]
-    shares = [pytest.approx(passage["share"], abs=1e-6) for passage in parsed]
+    rounding = 20 * (16 + 2) * 2.0**-23
+    assert [passage["share"] for passage in parsed] == [
+        pytest.approx(exact[passage["id"]], rel=rounding) for passage in parsed
+    ]
+    shares = [pytest.approx(passage["share"], rel=rounding) for passage in parsed]
     assert [weights[passage["id"]].item() for passage in parsed] == shares
     assert side.token_text("encoder").labels == TEXTS
     assert side.token_text("encoder").breaks == dict.fromkeys(range(1, 6), 2)

@@ -201,8 +201,7 @@ def _show(answer: "Answer | TokenAnswer", *, as_json: bool) -> None:
     else:
         summary = {field: getattr(answer, field).item() for field in ("unlisted_weight", "effective_count", "entropy")}
         summary["rows"] = answer.rows
-    whole = zip(answer.top.ids.tolist(), values.tolist(), answer.top.records, strict=True)
-    rows = [(number, value, record) for number, value, record in whole if number >= 0]
+    rows = list(zip(answer.top.ids.tolist(), values.tolist(), answer.top.records, strict=True))
     if as_json:
         passages = [{"id": number, name: value, "record": record} for number, value, record in rows]
         for passage, found in zip(passages, matches, strict=False):

@@ -5,7 +5,6 @@ Letters: Q queries, H heads, n rows, D key width, E value width, k listed rows.
 
 import math
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -14,27 +13,25 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from uwaga._base.arguments import check, integer
+from uwaga._base.arguments import check
 from uwaga._base.errors import ShapeError
 from uwaga._base.tracing import uncompiled
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.validation import tensor_of
 from uwaga.store import reading
 from uwaga.store.catalog import Parameters, Value
-from uwaga.store.reading import BLOCK, LiveRows, PassOptions, PassResult
+from uwaga.store.reading import BLOCK, LiveRows, PassResult
 from uwaga.store.segments import DTYPES, StoredRow
 from uwaga.store.stored import NewRows, StoredDatabase, dtype_name, nested
-
-_MAP_BYTES = 2**32
 
 
 class Top(NamedTuple):
     """The rows with the largest scores for each query, in descending order; rows with equal scores are in the order of their ids."""
 
-    ids: Tensor  # (..., k) int64; -1 if there are fewer rows; k as asked, at most the number of rows that the files have, and 1
+    ids: Tensor  # (..., k) int64; k as asked, at most the number of rows that meet the condition
     weights: Tensor  # (..., k) float64; NaN for `search`, which does not compute them
-    scores: Tensor  # (..., k) float64: scale q.k; -inf if there are fewer rows
-    records: Any  # lists in the shape of `ids`, of the rows' records; None if there are fewer rows
+    scores: Tensor  # (..., k) float64: scale q.k
+    records: Any  # lists in the shape of `ids`, of the rows' records
 
 
 class Answer(NamedTuple):
@@ -46,8 +43,6 @@ class Answer(NamedTuple):
     unlisted_weight: Tensor  # (...) float64: the weight on the rows that `top` does not list
     entropy: Tensor  # (...) float64: of the weights, in nats
     effective_count: Tensor  # (...) float64: exp(entropy), the effective number of rows (Hill number of order 1)
-    skipped: int  # rows that were not read, since their bounds say that they cannot matter; of the last 256 queries
-    skipped_weight_bound: Tensor  # (...) float64: the most weight that skipped rows may have; 0 without `tolerance`
     rows: int  # how many rows the answer is about: all, or those that meet the condition
 
 
@@ -128,13 +123,12 @@ class SoftDatabase(StoredDatabase):
         where: str | None = None,
         parameters: Parameters = (),
         top: int = 10,
-        tolerance: float = 0.0,
     ) -> Answer:
         """Compute attention of queries over all rows, and list the rows with the largest weights.
 
         The rows are read once for up to 256 queries, in blocks, and nothing of their number is held in memory. An answer has the same
         bits alone or in a batch, on any number of threads, and however the rows are spread over segments, deleted ones between them
-        or not. Rows whose scores lie so far below the largest that float64 would not hold their weights next to it are left out.
+        or not.
 
         Args:
             query: (..., D), or (..., H, D) with several heads, in float32 or the dtype of the database.
@@ -142,26 +136,20 @@ class SoftDatabase(StoredDatabase):
             where: an SQL condition over the fields of the records, such as "source = ? AND year > ?": attention over the rows that
                 meet it. A row without a record meets none.
             parameters: the values of its question marks, or a dictionary for names such as :year.
-            top: how many rows to list for each query; at most as many as the segments of the database have, or 1 if they have none.
-            tolerance: the weight that may be left out: blocks of rows are skipped whose bounds say that they have no more together.
-                `skipped_weight_bound` says how much it was at most. Which rows share a block then matters.
+            top: the largest number of rows to list for each query.
 
         If autograd records and the query needs a gradient, `value` has one, over all rows, by one more pass over them; other results
         are detached.
 
         Raises:
             ShapeError, ValueError: a query of another width or dtype, or not finite; options that are not valid; a score that is beyond
-                float32, with its row.
+                float32.
             SoftDatabaseError: rows that cannot be read.
         """
-        share = _real(tolerance)
-        rule = "SoftDatabase.attend: tolerance must be at least 0 and below 1"
-        check(0.0 <= share < 1.0, f"{rule}, not {tolerance!r}")
-        scale = self._scale(scale, "attend")
-        query_QHD, shape = self._queries(query, "attend")
-        options = PassOptions(scale, self._row_count(top, 0, "SoftDatabase.attend: top"), True, share)
+        check(top >= 0, f"SoftDatabase.attend: top must be at least 0, not {top}")
+        scale, query_QHD, shape = self._queries(query, scale, "attend")
         live = self._rows(where, parameters)
-        answer = self._answer(reading.passes(live, query_QHD, options), shape, live)
+        answer = self._answer(reading.passes(live, query_QHD, scale, min(top, len(live)), attention=True), shape, live)
         if not (torch.is_grad_enabled() and isinstance(query, Tensor) and query.requires_grad):
             return answer
         return answer._replace(value=cast("Tensor", _Value.apply(query, answer, live, query_QHD, scale)))
@@ -174,41 +162,28 @@ class SoftDatabase(StoredDatabase):
 
         Columns as `top` of `attend`. Arguments and errors as `attend`.
         """
-        scale = self._scale(scale, "search")
-        query_QHD, shape = self._queries(query, "search")
-        options = PassOptions(scale, self._row_count(k, 1, "SoftDatabase.search: k"), False)
+        check(k >= 1, f"SoftDatabase.search: k must be at least 1, not {k}")
+        scale, query_QHD, shape = self._queries(query, scale, "search")
         live = self._rows(where, parameters)
-        top = self._answer(reading.passes(live, query_QHD, options), shape, live).top
-        return top._replace(weights=torch.full_like(top.weights, math.nan))
+        return self._answer(reading.passes(live, query_QHD, scale, min(k, len(live)), attention=False), shape, live).top
 
     @uncompiled
-    def map(self, query: Tensor, *, scale: float | None = None, max_bytes: int = _MAP_BYTES) -> AttentionMap:
+    def map(self, query: Tensor, *, scale: float | None = None) -> AttentionMap:
         """Return the attention map of queries over all rows, (Q, n) or (H, Q, n). Its keys are the rows in the order of `ids()`.
 
         The keys are those in the file if it is one segment of float32 without deleted rows, and a copy in memory otherwise.
 
         Args:
             query: (Q, D), or (Q, H, D) with several heads.
-            scale: as in `attend`.
-            max_bytes: the largest size of the copy in memory.
-
-        Raises:
-            ValueError: the copy would be larger than `max_bytes`; otherwise as `attend`.
+            scale: as in `attend`, whose errors this raises.
         """
-        query_QHD, _ = self._queries(query, "map")
+        scale, query_QHD, _ = self._queries(query, scale, "map")
         live = self._rows()
-        max_bytes = integer(max_bytes, "SoftDatabase.map: max_bytes", 0, sys.maxsize)
-        size = 4 * len(live) * self.schema.heads * self.schema.key_width
-        check(
-            size <= max_bytes,
-            f"SoftDatabase.map: the keys are {size:,} bytes as float32, more than max_bytes={max_bytes:,}; "
-            "attend() needs no copy of them",
-        )
         keys = live.keys(0, len(live)) if len(live) else torch.zeros(0, self.schema.heads, self.schema.key_width)
         query_HQD, key_HKD = query_QHD.transpose(0, 1), keys.transpose(0, 1)
         if self.schema.heads == 1:
             query_HQD, key_HKD = query_HQD[0], key_HKD[0]
-        return AttentionMap(query_HQD, key_HKD, scale=self._scale(scale, "map"))
+        return AttentionMap(query_HQD, key_HKD, scale=scale)
 
     def _answer(self, parts: Sequence[PassResult], shape: tuple[int, ...], live: LiveRows) -> Answer:
         """Join the results of passes. shape: the shape of a result for each query and head."""
@@ -224,26 +199,22 @@ class SoftDatabase(StoredDatabase):
         ids, weights, entropy, lse, value = map(joined, ("top_ids", "top_weights", "entropy", "lse", "value"))
         if not live.segments:  # none of them says how wide values are
             value = torch.zeros(*shape, self.schema.value_width or self.schema.key_width)
-        records = self._catalog.records(ids[ids >= 0].tolist())
+        records = self._catalog.records(ids.flatten().tolist())
         top = Top(ids, weights, joined("top_scores"), nested(ids.tolist(), records))
         unlisted_weight = torch.where(lse.isinf(), 0.0, (1.0 - weights.sum(-1)).clamp(min=0.0))
         effective_count = torch.where(lse.isinf(), 0.0, entropy.exp())
-        skipped, bound = parts[-1].skipped, joined("skipped_weight_bound")
-        return Answer(value, lse, top, unlisted_weight, entropy, effective_count, skipped, bound, len(live))
+        return Answer(value, lse, top, unlisted_weight, entropy, effective_count, len(live))
 
     def _stored(self, tensor: Tensor) -> Tensor:
         """Return rows (n, H, width) in the shape and dtype in which a user added them."""
         tensor = tensor.to(DTYPES[self.schema.dtype])
         return tensor[:, 0] if self.schema.heads == 1 else tensor
 
-    def _scale(self, scale: float | None, method: str) -> float:
-        factor = 1 / math.sqrt(self.schema.key_width) if scale is None else _real(scale)
+    def _queries(self, query: Tensor, scale: float | None, method: str) -> tuple[float, Tensor, tuple[int, ...]]:
+        """Return the scale, the queries as (Q, H, D) float32, and the shape of a result for each query and head."""
+        factor = 1 / math.sqrt(self.schema.key_width) if scale is None else float(scale)
         is_finite = abs(factor) <= torch.finfo(torch.float32).max
         check(is_finite, f"SoftDatabase.{method}: scale must be finite in float32, not {scale!r}")
-        return factor
-
-    def _queries(self, query: Tensor, method: str) -> tuple[Tensor, tuple[int, ...]]:
-        """Return the queries as (Q, H, D) float32, and the shape of a result for each query and head."""
         place = f"SoftDatabase.{method}: the query"
         tail = self._tail(self.schema.key_width)
         query = tensor_of(query, place, "; uwaga.store.ask takes a text")
@@ -252,7 +223,7 @@ class SoftDatabase(StoredDatabase):
                 f"{place} is {tuple(query.shape)}, and the keys of {self.path} are {tail}: their last sizes must agree"
             )
         flat = self._query_values(query, place).reshape(-1, self.schema.heads, self.schema.key_width)
-        return flat, (*query.shape[: query.dim() - len(tail)], *tail[:-1])
+        return factor, flat, (*query.shape[: query.dim() - len(tail)], *tail[:-1])
 
     def _tail(self, width: int | None) -> tuple[int | None, ...]:
         """Return the last sizes of keys or values of this width."""
@@ -354,11 +325,3 @@ class _Value(torch.autograd.Function):
         ]
         result = torch.cat(parts) if parts else torch.zeros(ctx.shape)
         return result.reshape(ctx.shape).to(ctx.device, ctx.dtype), None, None, None, None
-
-
-def _real(value: object) -> float:
-    """Return the number as a float, or NaN if it is no real number."""
-    try:
-        return math.nan if isinstance(value, str | bytes | bytearray) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        return math.nan

@@ -11,7 +11,6 @@ Letters: n rows.
 import operator
 import os
 import sqlite3
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing, contextmanager, suppress
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base import durable
-from uwaga._base.arguments import check, integer, path_of
+from uwaga._base.arguments import check, path_of
 from uwaga._base.errors import ShapeError, SoftDatabaseError
 from uwaga._base.options import OptionError, read
 from uwaga._base.terminal import short
@@ -274,12 +273,6 @@ class StoredDatabase(ABC):
                 del self._segments[entry.file]
 
     # Arguments.
-
-    def _row_count(self, count: object, least: int, name: str) -> int:
-        """Return how many rows to list: at most as many as the segments have, or 1. Larger results would have nothing
-        but what stands for no row. Raises ValueError."""
-        self._check_open()
-        return min(integer(count, name, least, sys.maxsize), max(sum(entry.rows for entry in self._entries), 1))
 
     def _check_dtype(self, x: Tensor, place: str) -> None:
         dtype = self.schema.dtype
@@ -596,7 +589,5 @@ def _index(value: object) -> int | None:
 
 
 def nested(ids: Any, records: Mapping[int, Record]) -> Any:
-    """Return records in the shape of their ids, with None for an id of -1."""
-    if isinstance(ids, list):
-        return [nested(part, records) for part in ids]
-    return None if ids < 0 else records.get(ids, {})
+    """Return records in the shape of their ids."""
+    return [nested(part, records) for part in ids] if isinstance(ids, list) else records.get(ids, {})

@@ -396,8 +396,6 @@ def ask(
     ids, records = found.ids[0], found.records[0]
     matches = []
     for number, record in zip(ids.tolist(), records, strict=True):
-        if number < 0:
-            continue
         row_matches, text = db.matches(query.values, number), record.get("text")
         names = _token_names(encoder, text, len(db.tokens(number)))
         rows = zip(tokens, row_matches.tokens.tolist(), row_matches.products.tolist(), strict=True)

@@ -105,7 +105,7 @@ class TokenDatabase(StoredDatabase):
         Args:
             query: Ragged with values (T, D), a row of tokens for each of Q queries, such as `TextEncoder.encode` with output="tokens" gives with
                 task="query".
-            k: the number of rows to list; at most the number of rows of the database.
+            k: the largest number of rows to list.
             where, parameters: rows that meet a condition, as `SoftDatabase.attend`.
 
         Returns:
@@ -116,10 +116,10 @@ class TokenDatabase(StoredDatabase):
                 that cannot be read.
         """
         query = self._query(query, "search")
-        most = self._row_count(k, 1, "TokenDatabase.search: k")
+        check(k >= 1, f"TokenDatabase.search: k must be at least 1, not {k}")
         live = self._rows(where, parameters)
-        # The largest scores so far, and the positions of their live rows; -1 if there are fewer.
-        scores, positions = np.full((len(query), most), -np.inf), np.full((len(query), most), -1, np.int64)
+        # The largest scores so far, and the positions of their live rows.
+        scores, positions = np.empty((len(query), 0)), np.empty((len(query), 0), np.int64)
         with torch.no_grad():
             for start, tokens in _blocks(live, 0, len(live)):
                 block_QS = maxsim(query, tokens).numpy()
@@ -131,11 +131,11 @@ class TokenDatabase(StoredDatabase):
                     )
                 positions_QS = np.broadcast_to(np.arange(start, start + block_QS.shape[1]), block_QS.shape)
                 joined = np.concatenate([scores, block_QS], 1), np.concatenate([positions, positions_QS], 1)
-                # Stable: what came first has the smaller position; places without a row have -inf, which no score is.
-                order = np.argsort(-joined[0], axis=1, kind="stable")[:, :most]
+                # Stable: what came first has the smaller position.
+                order = np.argsort(-joined[0], axis=1, kind="stable")[:, :k]
                 scores, positions = (np.take_along_axis(array, order, 1) for array in joined)
-        ids = np.where(positions < 0, -1, live.ids(np.maximum(positions, 0))) if len(live) else positions
-        records = self._catalog.records(ids[ids >= 0].tolist())
+        ids = live.ids(positions)
+        records = self._catalog.records(ids.flatten().tolist())
         top = torch.from_numpy(scores)
         return Top(torch.from_numpy(ids), torch.full_like(top, math.nan), top, nested(ids.tolist(), records))
 
