@@ -86,16 +86,13 @@ def serving(encoder: TextEncoder, one_thread: None) -> Iterator[Callable[..., An
 
 
 _SERVE = "import sys; from uwaga.cli import main; sys.argv = ['uwaga', 'serve', *sys.argv[1:]]; main()"
-_WITHOUT_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
 
 
 class Running:
     """A server in a process of its own."""
 
-    def __init__(self, model: Path, *options: str, has_disk: bool = True) -> None:
-        """has_disk: False: no file may have a byte, as on a full disk."""
-        program = _SERVE if has_disk else _WITHOUT_DISK + _SERVE
-        self.process = forked.Program(program, model, "--port", "0", *options)
+    def __init__(self, model: Path, *options: str) -> None:
+        self.process = forked.Program(_SERVE, model, "--port", "0", *options)
         self.said = self.process.stdout.readline()
         match = re.search(r"http://127\.0\.0\.1:(\d+)/v1", self.said)
         assert match, self.process.communicate()
@@ -131,8 +128,8 @@ class Running:
 def start(tiny: Path) -> Iterator[Callable[..., Running]]:
     running: list[Running] = []
 
-    def begin(*options: str, has_disk: bool = True) -> Running:
-        running.append(Running(tiny, *options, has_disk=has_disk))
+    def begin(*options: str) -> Running:
+        running.append(Running(tiny, *options))
         return running[-1]
 
     yield begin

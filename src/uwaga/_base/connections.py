@@ -134,6 +134,7 @@ def uvicorn_server(application: Any, reaper: IdleConnectionReaper, **options: An
 
     config = uvicorn.Config(
         application,
+        access_log=options.pop("access_log", False),
         # h11 limits the size of headers; httptools, where it is installed, does not.
         http=cast("type[asyncio.Protocol]", accept),
         loop="asyncio",
@@ -141,7 +142,6 @@ def uvicorn_server(application: Any, reaper: IdleConnectionReaper, **options: An
         ws="none",
         log_config=None,
         log_level="error",  # each malformed request is a warning, and anybody can send them
-        access_log=False,
         proxy_headers=False,
         server_header=False,
         **options,

@@ -25,7 +25,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         'uwaga generate "Once more unto" --max-new-tokens 200 --do-sample --temperature 0.8 --seed 1',
     ),
     "lesson": ("uwaga lesson", 'uwaga lesson "the cat sat on the mat" --plain'),
-    "serve": ("uwaga serve minilm", "uwaga serve models/e5 --host 0.0.0.0 --keys keys.txt --processes 4"),
+    "serve": ("uwaga serve minilm", "uwaga serve models/e5 --host 0.0.0.0 --keys keys.txt"),
     "store": ("uwaga store add notes.db docs", 'uwaga store ask notes.db "what decides the order of the rows?"'),
     "train": ("uwaga train config.toml", "uwaga train config.toml optimizer.lr=1e-3 run.output_dir=runs/second"),
     "view": (

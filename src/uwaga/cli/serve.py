@@ -4,23 +4,17 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.install import missing
-from uwaga._base.terminal import escape_controls, printable
-from uwaga.cli.terminal import Dtype, drop_output, echo, ending, fail, say_engine
-
-if TYPE_CHECKING:
-    from uwaga.serve.app import Service
-    from uwaga.serve.metrics import Metrics
+from uwaga._base.terminal import printable
+from uwaga.cli.terminal import Dtype, echo, ending, fail, say_engine
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MEGABYTE = 1 << 20
-# Seconds beyond --timeout that a process has to end: a client that does not read is disconnected after as many.
-_GRACE = 10
 
 
 def serve(
@@ -45,12 +39,6 @@ def serve(
         bool,
         typer.Option("--truncate", help="Cut texts that are longer than the model reads instead of rejecting them."),
     ] = False,
-    processes: Annotated[
-        int,
-        typer.Option(
-            min=1, max=256, help="Number of server processes. They share the cores and one copy of the weights."
-        ),
-    ] = 1,
     step_tokens: Annotated[int, typer.Option(min=1, help="Tokens that the model reads in one forward pass.")] = 2048,
     max_items: Annotated[int, typer.Option(min=1, help="Maximum texts per request.")] = 2048,
     max_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per request.")] = 1 << 18,
@@ -59,7 +47,7 @@ def serve(
     timeout: Annotated[float, typer.Option(min=0.001, help="Maximum seconds per request.")] = 60.0,
     access_log: Annotated[
         bool,
-        typer.Option("--access-log", help="Print a line for each request: time, client, method, path, status, ms."),
+        typer.Option("--access-log", help="Print a line for each request: time, client, method, path, status."),
     ] = False,
     ignore_key: Annotated[
         list[str] | None,
@@ -69,8 +57,6 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a model's vectors through the interfaces of OpenAI, Cohere and Jina. SIGTERM or Ctrl-C ends the server."""
-    if processes > 1 and not hasattr(os, "fork"):
-        fail("serve", "--processes needs a system that can fork; start several servers on several ports")
     if max_queue < max_tokens:
         fail("serve", f"--max-queue {max_queue} is less than --max-tokens {max_tokens}: such a request would never fit")
     shown = name or (Path(model).resolve().name if Path(model).exists() else model)
@@ -96,10 +82,9 @@ def serve(
         import torch
 
         from uwaga import Reranker, TextEncoder
+        from uwaga.serve.app import Service
+        from uwaga.serve.models import EmbeddingModel
 
-        threads = torch.get_num_threads()  # that this machine, or OMP_NUM_THREADS, gives to all processes together
-        if processes > 1:
-            torch.set_num_threads(1)  # threads of this process would not be in those that are forked from it
         encoder = TextEncoder.load(model, dtype=getattr(torch, dtype))
         if encoder.has_token_vectors:
             raise CheckpointError(
@@ -109,41 +94,19 @@ def serve(
         listening = server.listen(host, port)
     say_engine("serve", model, encoder.explain())
 
-    def make(metrics: "Metrics | None" = None) -> "Service":
-        """Return the service, in the process that serves."""
-        from uwaga.serve.app import Service
-        from uwaga.serve.models import EmbeddingModel
-
-        torch.set_num_threads(max(1, threads // processes))
-        return Service(
-            EmbeddingModel(encoder, cross), name=shown, step_tokens=step_tokens, truncate=truncate, limits=limits,
-            keys=digests, log=_write if access_log else None, metrics=metrics,
-        )  # fmt: skip
-
     address = listening.getsockname()
     place = f"[{address[0]}]" if ":" in address[0] else address[0]
     echo(f"uwaga serve: {shown} on http://{place}:{address[1]}/v1")
     sys.stdout.flush()
-
-    def say(message: str) -> None:
-        _write(f"uwaga serve: {message}")
-
-    try:
-        if processes > 1:
-            server.run_processes(make, listening, processes, grace=timeout + _GRACE, say=say)
-        else:
-            server.run(make(), listening, say)
-    except ChildProcessError as error:
-        fail("serve", str(error))
-
-
-def _write(line: str) -> None:
-    """Write a line on standard output. Requests are answered even if nobody reads it any more or its disk is full."""
-    try:
-        sys.stdout.write(f"{escape_controls(line, keep='')}\n")
-        sys.stdout.flush()
-    except OSError:
-        drop_output()
+    service = Service(
+        EmbeddingModel(encoder, cross),
+        name=shown,
+        step_tokens=step_tokens,
+        truncate=truncate,
+        limits=limits,
+        keys=digests,
+    )
+    server.run(service, listening, access_log=access_log)
 
 
 def _warn(host: str, keys: Path | None) -> None:

@@ -8,12 +8,11 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from uuid import uuid4
 
 import numpy as np
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import TypeAdapter
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -22,7 +21,6 @@ from starlette.responses import JSONResponse, Response
 
 from uwaga._base.connections import IdleConnectionReaper
 from uwaga._base.terminal import printable, short
-from uwaga.serve.metrics import Metrics
 from uwaga.serve.models import EmbeddingModel, check_finite
 from uwaga.serve.requests import GOT, POSTED, ApiError, CohereRerank, Limits, OpenAIEmbeddings, read_body, texts_of
 from uwaga.serve.scheduler import Job, QueueSize, Run, Scheduler
@@ -36,6 +34,7 @@ _READERS = 2  # threads that parse and tokenize requests; the tokenizer works ou
 _LARGE = 1 << 18  # bytes of a body that another thread reads, so that no small body waits for seconds of its tokenizer
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}  # of errors, as OpenAI names them
+_TOKENS = tuple(1 << power for power in range(4, 16))  # bounds of a histogram
 _LOG = logging.getLogger("uwaga.serve")
 T = TypeVar("T")
 # The jobs of a request that is checked and tokenized, and a function from their rows to the JSON of the response, in pieces.
@@ -53,8 +52,6 @@ class Service:
         truncate: truncate long texts of requests that have no such key.
         limits: the limits of requests.
         keys: digests (`digest_of`) of the keys of clients. None: no key is needed.
-        log: called with a line for each answered request. None: no log.
-        metrics: counts requests. None: metrics of this service only.
     """
 
     def __init__(
@@ -67,14 +64,18 @@ class Service:
         truncate: bool = False,
         limits: Limits = Limits(),  # noqa: B008  # frozen
         keys: frozenset[bytes] | None = None,
-        log: Callable[[str], object] | None = None,
-        metrics: Metrics | None = None,
     ) -> None:
         self.model, self.name, self.limits, self.keys = model, name, limits, keys
-        self._truncate, self.log = truncate, log
-        self.metrics = metrics or Metrics()
+        self._truncate, self.registry = truncate, CollectorRegistry()
+        about: dict[str, Any] = {"registry": self.registry}
+        self._requests = Counter("uwaga_requests", "Requests that were answered.", ["path", "status"], **about)
+        self._seconds = Histogram("uwaga_request_seconds", "From headers to the end of the answer.", ["path"], **about)
+        self.disconnects = Counter("uwaga_disconnects", "Requests whose client left before the answer.", **about)
+        steps = Histogram("uwaga_step_tokens", "Tokens that the model reads at a time.", buckets=_TOKENS, **about)
         most = QueueSize(limits.queue_requests, limits.queue_items, limits.queue_tokens)
-        self.scheduler = Scheduler(run or model.run, step_tokens=step_tokens, limit=most, on_step=self.metrics.step)
+        self.scheduler = Scheduler(run or model.run, step_tokens=step_tokens, limit=most, on_step=steps.observe)
+        waits = Gauge("uwaga_queue_tokens", "Tokens that wait or are computed.", **about)
+        waits.set_function(lambda: self.scheduler.held.tokens)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="uwaga-read")
         self._large_reader = ThreadPoolExecutor(1, thread_name_prefix="uwaga-read-large")
         self.body_bytes = 0  # of requests that are not answered
@@ -130,18 +131,22 @@ class Service:
         """Return the threads that prepare a request of this size."""
         return self._large_reader if body_bytes > _LARGE else self._readers
 
+    def count(self, path: str, status: int, seconds: float) -> None:
+        """Count a request that is answered."""
+        path = path if path in (*POSTED, *GOT) else "other"
+        self._requests.labels(path, status).inc()
+        self._seconds.labels(path).observe(seconds)
+
     def submit(self, jobs: Sequence[Job]) -> None:
         """Put all jobs into the queue, or none. Raises ApiError."""
         try:
             self.scheduler.submit(jobs)
         except asyncio.QueueFull:
             _refuse_busy("too much waits already")
-        self.metrics.held(self.scheduler.held)
 
     def release(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
             self.scheduler.release(job)
-        self.metrics.held(self.scheduler.held)
 
 
 def application(service: Service, reaper: IdleConnectionReaper | None = None) -> "ASGIApp":
@@ -156,7 +161,7 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
         "/health": lambda: JSONResponse(
             {"status": "ok", "model": service.name, "queue": service.scheduler.held._asdict()}
         ),
-        "/metrics": lambda: Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST}),
+        "/metrics": lambda: Response(generate_latest(service.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}),
         "/openapi.json": lambda: JSONResponse(document),
     }
 
@@ -172,7 +177,7 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
                 status = message["status"]
                 MutableHeaders(scope=message).update(_HEADERS)
             elif is_last:  # counted before it is sent, so that a process that is killed after an answer has counted it
-                service.metrics.answered(path, status, loop.time() - begun)
+                service.count(path, status, loop.time() - begun)
             await send(message)
             if reaper is not None and message["type"] == "http.response.body":
                 reaper.record_progress(scope["client"], complete=is_last)
@@ -193,9 +198,6 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
                 raise
             internal = ApiError(500, "internal error; the server's log has the traceback", code="internal_error")
             await _error(internal)(scope, receive, send_guarded)
-        finally:
-            if service.log is not None:
-                service.log(_access_line(scope, status, loop.time() - begun))
 
     return guarded
 
@@ -241,7 +243,7 @@ async def _post(service: Service, path: str, request: Request, send: "Send") -> 
                 gone.cancel()
         await _send(pieces, send)
     except ClientDisconnect:
-        service.metrics.gone()
+        service.disconnects.inc()
     except TimeoutError:
         message = f"the request was not answered within {limits.seconds:g} seconds; retry later, or send less at once"
         raise ApiError(504, message, code="timeout") from None
@@ -289,14 +291,6 @@ async def _unless(gone: "asyncio.Future[None]", result: "asyncio.Future[T]") -> 
 async def _disconnected(receive: "Receive") -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _access_line(scope: "Scope", status: int, seconds: float) -> str:
-    """Return time, client, method, path, status and milliseconds of a request in a line."""
-    host = scope["client"][0] if scope["client"] else "-"
-    now = datetime.now().astimezone().isoformat(timespec="milliseconds")
-    what = " ".join(printable(part) for part in (host, scope["method"], scope["raw_path"].decode("latin-1")))
-    return f"{now} {what} {status or '-'} {1e3 * seconds:.1f} ms"  # without a status, the client left
 
 
 def _refuse_busy(why: str) -> NoReturn:
