@@ -54,7 +54,7 @@ from uwaga.ops.biases import AlibiBias
 from uwaga.ops.masks import Causal, Documents
 from uwaga.ops.ragged import Ragged
 from uwaga.serve.server import read_keys
-from uwaga.store import SoftDatabase, TokenDatabase, add_files
+from uwaga.store import SoftDatabase, add_files
 from uwaga.train import checkpoint, sources
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
@@ -321,7 +321,6 @@ _SEGMENT = f"{0:012d}-{'0' * 16}.safetensors"
 def _database(folder: Path) -> None:
     with mock.patch("secrets.token_hex", return_value="0" * 16), SoftDatabase.create(folder / "db", key_width=2) as db:
         db.append(torch.rand(70, 2), records=[{"text": f"row {n}", "part": n} for n in range(70)])
-        db.export(folder / "rows.parquet")
 
 
 def _read_database(folder: Path) -> None:
@@ -351,17 +350,6 @@ def _add_passages(folder: Path) -> None:
     encoder = TextEncoder.load(folder / "m")
     with SoftDatabase.create(folder / "db", key_width=encoder.embedding_dim) as db:
         add_files(db, [folder / "passages.txt"], encoder, split="sentence")
-
-
-def _import_rows(database: type[SoftDatabase | TokenDatabase], folder: Path, **width: int) -> None:
-    with database.create(folder / "new", **width) as db:
-        db.append_parquet(folder / "rows.parquet")
-
-
-def _token_rows(folder: Path) -> None:
-    with TokenDatabase.create(folder / "tokens", width=2) as db:
-        db.append(Ragged.from_list([torch.rand(3, 2), torch.rand(1, 2)]), [{"text": "a b a"}, {"text": "b"}])
-        db.export(folder / "rows.parquet")
 
 
 def _in(read: Callable[..., object], name: str, *more: object) -> Callable[[Path], object]:
@@ -433,8 +421,6 @@ KINDS = {
     "finished vectors, updated": Kind("v.parquet", _vectors, _updated, "parquet"),
     "catalog of a soft database": Kind("db/catalog.sqlite", _database, _read_database, "binary", names=("db",)),
     "segment of a soft database": Kind(f"db/segments/{_SEGMENT}", _database, _read_database, "binary"),
-    "rows of a soft database": Kind("rows.parquet", _database, partial(_import_rows, SoftDatabase, key_width=2), "parquet"),
-    "rows of a database of tokens": Kind("rows.parquet", _token_rows, partial(_import_rows, TokenDatabase, width=2), "parquet"),
     "file of passages": Kind("passages.txt", _passages, _add_passages, "lines"),
     "settings of vectors": Kind(
         "v.parquet.parts/settings.json", partial(_vectors, is_whole=False), _resumed, "json", names=("v.parquet.parts was begun with other options",)

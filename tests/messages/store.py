@@ -5,9 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import torch
-from pyarrow import parquet
 
 from uwaga import Ragged, SoftDatabase, TextEncoder, store
 from uwaga.store import TokenDatabase
@@ -110,13 +108,6 @@ def flipped(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-20] ^= 4
     path.write_bytes(content)
-
-
-def from_parquet(folder: Path, db: SoftDatabase | TokenDatabase, column: str = "tokens", **columns: list) -> object:
-    kinds = {"tokens": pa.list_(pa.list_(pa.float64()))}
-    arrays = {name: pa.array(values, kinds.get(name)) for name, values in columns.items()}
-    parquet.write_table(pa.table(arrays), folder / "in.parquet")
-    return db.append_parquet(folder / "in.parquet", **({"tokens": column} if column != "tokens" else {}))
 
 
 def add(

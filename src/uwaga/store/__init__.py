@@ -8,7 +8,6 @@ texts       passages of files as rows, the encoder that made the keys, and quest
 reading     one pass over all rows
 segments    files of rows
 catalog     the SQLite file of what the files mean
-parquet     rows to and from Parquet
 
 The public names; each is imported when first used.
 """

@@ -261,20 +261,6 @@ class SoftDatabase(StoredDatabase):
             raise ShapeError(f"SoftDatabase.append: {len(key)} keys and {len(value)} values")
         return self._append("keys", len(key), lambda ids: self._new(ids, key, value), records, model)
 
-    def append_parquet(self, path: str | os.PathLike[str], *, key: str = "key", value: str = "value") -> range:
-        """Add the rows of a Parquet file, as `export` or `uwaga encode` writes it, 4,096 in a transaction. Returns their ids.
-
-        Args:
-            path: the file.
-            key: the column of the keys, lists of H D numbers.
-            value: the column of the values, if the database has values of its own.
-                The other columns become fields of the records, except id; record holds JSON objects of fields.
-
-        Raises:
-            DataError: the file cannot be read. Otherwise as `append`.
-        """
-        return self._append_parquet(path, {"keys": key, "values": value})
-
     def _checked_rows(self, rows: Tensor, width: int | None, name: str) -> Tensor:
         """Return rows (n, H, width) in the dtype of the database."""
         place = f"SoftDatabase.append: {name}"

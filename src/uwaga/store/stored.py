@@ -8,12 +8,14 @@ and reads. So does the first call in a child made by fork, which gets a catalog 
 Letters: n rows.
 """
 
+import json
 import operator
 import os
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,7 +28,7 @@ from uwaga._base.arguments import check, path_of
 from uwaga._base.errors import ShapeError, SoftDatabaseError
 from uwaga._base.options import OptionError, read
 from uwaga._base.terminal import short
-from uwaga.store import catalog, parquet, segments
+from uwaga.store import catalog, segments
 from uwaga.store.catalog import Catalog, Parameters, Record, Value
 from uwaga.store.reading import BLOCK, LiveRows
 from uwaga.store.segments import DTYPES, MOST_IDS, Damage, Entry, SegmentFile, StoreSchema
@@ -35,6 +37,7 @@ SEGMENTS = "segments"
 SEGMENT_BYTES = 2**28  # of keys and values; what compact() holds in memory at a time
 _KINDS = {False: ("one vector a row", "SoftDatabase"), True: ("vectors of tokens", "TokenDatabase")}
 _WRITTEN_AT_ONCE = 2  # segments of an append
+_EXPORTED_AT_ONCE = 1024  # rows of a row group
 NewRows = tuple[
     np.ndarray, Tensor, Tensor | None, Tensor | None
 ]  # what `segments.write` takes: ids, keys, values, offsets
@@ -289,17 +292,35 @@ class StoredDatabase(ABC):
     # Writing.
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write all rows to a Parquet file; `uwaga.store.parquet` describes its columns. Raises SoftDatabaseError."""
-        parquet.export(path_of(path, f"{type(self).__name__}.export: path"), self, self.schema)
+        """Write all rows to a Parquet file with the columns id; key and value (lists of H D and H E float32), or tokens (a list of
+        vectors); and record (a JSON object). There is no value if the values are the keys. Raises SoftDatabaseError."""
+        import pyarrow as pa
+        from pyarrow import parquet
 
-    def _append_parquet(self, path: str | os.PathLike[str], names: Mapping[str, str]) -> range:
-        """Add the rows of a Parquet file. names: the column of each argument of `append`."""
-        first, last = None, 0
-        path = path_of(path, f"{type(self).__name__}.append_parquet: path")
-        for vectors, records in parquet.read(path, self.schema, names):
-            added = self.append(**vectors, records=records)
-            first, last = added.start if first is None else first, added.stop
-        return range(first or 0, last)
+        path, width, heads = (
+            path_of(path, f"{type(self).__name__}.export: path"),
+            self.schema.key_width,
+            self.schema.heads,
+        )
+        kinds = {"key": pa.list_(pa.float32(), heads * width)}
+        if self.schema.value_width is not None:
+            kinds["value"] = pa.list_(pa.float32(), heads * self.schema.value_width)
+        if self.has_tokens:
+            kinds = {"tokens": pa.list_(pa.list_(pa.float32(), width))}
+        schema = pa.schema([("id", pa.int64()), *kinds.items(), ("record", pa.string())])
+        try:
+            with durable.atomic_replace(path) as file, parquet.ParquetWriter(file, schema) as writer:
+                rows = iter(self)
+                while part := list(islice(rows, _EXPORTED_AT_ONCE)):
+                    columns = {"id": [row.id for row in part], "record": [json.dumps(row.record) for row in part]}
+                    for name in kinds:
+                        vectors = (getattr(row, name).float().numpy() for row in part)
+                        columns[name] = [list(x) if self.has_tokens else x.reshape(-1) for x in vectors]
+                    writer.write_table(pa.Table.from_pydict(columns, schema))
+        except (OSError, pa.ArrowException) as error:
+            raise SoftDatabaseError(
+                f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}"
+            ) from error
 
     def _append(
         self,

@@ -194,19 +194,6 @@ class TokenDatabase(StoredDatabase):
         new = tokens.with_values(values)
         return self._append("rows of tokens", len(tokens), lambda ids: self._new(ids, new), records, model)
 
-    def append_parquet(self, path: str | os.PathLike[str], *, tokens: str = "tokens") -> range:
-        """Add the rows of a Parquet file, as `export` writes it, 256 in a transaction. Returns their ids.
-
-        Args:
-            path: the file.
-            tokens: the column of the vectors: lists of lists of D numbers. The other columns become fields of the records, except id;
-                record holds JSON objects of fields.
-
-        Raises:
-            DataError: the file cannot be read. Otherwise as `append`. Rows of earlier transactions stay.
-        """
-        return self._append_parquet(path, {"tokens": tokens})
-
     def _query(self, query: Ragged, method: str) -> Ragged:
         place = f"TokenDatabase.{method}: the query"
         query = self._checked(query, place)
