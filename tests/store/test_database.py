@@ -133,18 +133,16 @@ def three(tmp_path: Path) -> Iterator[SoftDatabase]:
         yield made
 
 
-def test_a_condition_is_one_expression_over_the_fields_of_a_row(three: SoftDatabase) -> None:
+def test_a_condition_is_an_expression_over_the_fields_of_a_row(three: SoftDatabase) -> None:
     for where in (
-        "1) UNION SELECT 0 WHERE (1", "1) UNION ALL SELECT id FROM records WHERE (1", "1) EXCEPT SELECT 1 WHERE (1",
-        "0) OR (1", "1)) OR ((1", "1) ORDER BY (1", "1) LIMIT (1", "1) GROUP BY (n", "1) HAVING (1", "1) WINDOW w AS (PARTITION BY n",
-        "1) --", "1) /*", "1 /*", "1; SELECT 0", "1;", "", "-- 1", "1, 2", "1 AS x", "'", "1 ORDER BY 1",
-        "1) THEN 1 END UNION SELECT 0 WHERE CASE WHEN (1", "1 THEN 1 END UNION SELECT 0 WHERE CASE WHEN 1", "1 THEN 1 WHEN 1",
-        "SELECT 0", "(SELECT 0)", "EXISTS (SELECT 1)", "n IN (SELECT n FROM records)", "n IN (VALUES (1))", "n IN records",
-        "WITH x AS (SELECT 1) SELECT 1", "count(*)", "max(n)", "row_number() OVER ()", "raise(ABORT, 'x')", "1\0",
+        "1) UNION SELECT 0 WHERE (1", "0) OR (1", "1) LIMIT (1", "1) --", "1 /*", "1; SELECT 0", "1;", "", "-- 1", "1, 2", "1 AS x",
+        "'", "1 ORDER BY 1", "SELECT 0", "count(*)", "max(n)", "row_number() OVER ()", "load_extension('x')", "writefile('x', 'y')",
+        "1\0", "\ud800",
     ):  # fmt: skip
         said = refused(lambda where=where: three.attend(torch.ones(3), where=where))
         assert said.startswith("SoftDatabase: the condition ")
         assert " cannot be used: " in said
+        assert three.check() == []
 
 
 def test_what_a_condition_may_be(three: SoftDatabase) -> None:

@@ -118,13 +118,6 @@ def test_ctrl_c_at_any_moment_leaves_what_the_disk_has(tmp_path: Path) -> None:
     forked.run(HERE / "interrupting.py", tmp_path, 2000, 7)
 
 
-def test_a_condition_that_is_interrupted_restricts_no_later_call(db: SoftDatabase) -> None:
-    for step in range(0, 120, 5):
-        interrupted(lambda: db.attend(torch.ones(4), where="n > 3"), step)
-        assert db.records([5]) == [{"n": 5}]
-        assert db.attend(torch.ones(4), where="n > 3").rows == 55
-
-
 # Another process: a child, and one that writes past the lock.
 
 

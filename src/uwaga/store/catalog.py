@@ -23,12 +23,10 @@ statements.
 import ctypes
 import json
 import os
-import re
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from urllib.parse import quote
 from weakref import WeakSet
@@ -40,7 +38,7 @@ from uwaga._base import durable, untrusted
 from uwaga._base.arguments import check
 from uwaga._base.errors import SoftDatabaseError
 from uwaga._base.options import read
-from uwaga._base.terminal import printable
+from uwaga._base.terminal import printable, short
 from uwaga.store.segments import MOST_IDS, NAMES, VERSION, Entry, StoreSchema, newer
 
 FILE, _LOCK = "catalog.sqlite", "lock"
@@ -50,7 +48,14 @@ Parameters = Sequence[Value | None] | Mapping[str, Value | None]
 
 _APPLICATION_ID = 0x75776167  # "uwag"
 _SETTINGS = {"layout", "model", "next_id", "writer", "unlisted"}
-_MOST_FIELDS, _MOST_NAME = 200, 200
+_MOST_FIELDS, _MOST_NAME, _MOST_BYTES = 200, 200, untrusted.LINE_BYTES // 2
+_VALUE_RULE = (
+    f"a value must be a string of at most {_MOST_BYTES:,} bytes, a 64-bit integer, a float that is not NaN, or None"
+)
+_NAME_RULE = (
+    f"a name must have 1 to {_MOST_NAME} printable characters, not be the database's own, such as id, and differ from other fields by "
+    f"more than its case; records have at most {_MOST_FIELDS} fields"
+)
 _RESERVED = {"id", "rowid", "oid", "_rowid_"}
 _TABLES = {
     "settings": "CREATE TABLE settings(name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -61,10 +66,6 @@ _TABLES = {
     "deleted": "CREATE TABLE deleted(id INTEGER PRIMARY KEY)",
 }
 _AT_ONCE = 500  # parameters of one statement
-# What SQLite says of a condition that cannot be compiled or computed; all else is of the file.
-_OF_CONDITIONS = {
-    sqlite3.SQLITE_ERROR, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE, sqlite3.SQLITE_TOOBIG,
-}  # fmt: skip
 
 
 class Catalog:
@@ -94,7 +95,6 @@ class Catalog:
         self._connection: sqlite3.Connection | None = None
         self._lock = ExitStack()
         self._is_locked = True  # whether SQLite locks what is shown
-        self._is_restricted = False  # whether the authorizer of a condition may still be set
         _OPEN.add(self)
         try:
             if write:
@@ -314,35 +314,25 @@ class Catalog:
     def select(self, where: str, parameters: Parameters) -> np.ndarray:
         """Return the ids of the records that meet an SQL condition, int64, rising, without deleted ones.
 
-        Raises:
-            ValueError: the condition is not one expression over the columns of records, or a parameter is of another type.
-        """
-        check(isinstance(where, str), f"SoftDatabase: a condition must be a string, not {type(where).__name__}")
-        bound = _bound(parameters)
-        # What is not one expression compiles in one of these at most: what closes the parenthesis of the second, as
-        # "1) UNION SELECT 0 WHERE (1", has none to close in the first; and what ends the first by THEN, which goes on after no
-        # expression elsewhere, cannot be in a parenthesis. A newline ends a comment, and one that is not ended hides the THEN.
-        # A SELECT within is refused in the first: SQLite may compile the second again for the values of its parameters.
-        statements = (
-            (f"EXPLAIN SELECT CASE WHEN\n{where}{_BEHIND}", _Authorizer(1)),
-            (f"SELECT id FROM records WHERE (\n{where}\n)", _Authorizer(50)),  # SQLITE_MAX_SCHEMA_RETRY
-        )
-        assert self._connection is not None
+        Raises ValueError: SQLite does not take the condition or its parameters."""
+        values = parameters.values() if isinstance(parameters, Mapping) else parameters
+        # sqlite3 would take scalars of NumPy for blobs.
+        plain = [value.item() if isinstance(value, np.generic | np.ndarray | Tensor) else value for value in values]
+        is_plain = all(isinstance(value, str | int | float | None) for value in plain)
+        check(is_plain, "SoftDatabase: parameters must be strings, integers, floats or None")
+        bound = dict(zip(parameters, plain, strict=True)) if isinstance(parameters, Mapping) else plain
         with self._errors():
             try:
-                for sql, authorizer in statements:
-                    self._is_restricted = True
-                    self._connection.set_authorizer(authorizer)
-                    rows = self._connection.execute(sql, bound).fetchall()
-            except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-                if str(error).startswith(("not authorized", "access to ")) and not authorizer.has_denied:
-                    raise KeyboardInterrupt from error  # within the authorizer, whose exceptions SQLite takes for a denial
-                if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) not in _OF_CONDITIONS:
-                    raise
-                why = _why_not(str(error), self.fields)
-                raise ValueError(f"SoftDatabase: the condition {printable(where)} cannot be used: {why}") from error
-            finally:
-                self._lift()
+                # CASE takes an expression, and no ORDER BY after it; a newline ends a comment.
+                rows = list(self._execute(f"SELECT id FROM records WHERE CASE WHEN\n{where}\nTHEN 1 END", bound))
+            except (sqlite3.Error, ValueError, OverflowError) as error:
+                if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) != sqlite3.SQLITE_ERROR:
+                    raise  # of the file
+                why, fields = str(error).replace("\nTHEN 1 END", ""), printable(", ".join(self.fields)) or "none"
+                raise ValueError(
+                    f"SoftDatabase: the condition {printable(where)} cannot be used: {why}. It must be an expression of SQL over the fields "
+                    f"{fields}, with strings in single quotes"
+                ) from error
         return np.setdiff1d(np.array([row[0] for row in rows], np.int64), self.deleted())
 
     def problems(self) -> list[str]:
@@ -414,18 +404,20 @@ class Catalog:
 
     def check_fields(self, records: Iterable[Mapping[str, object]]) -> None:
         """Raise ValueError for a record that cannot be stored, with its number."""
-        folded = {name.lower(): name for name in self.fields}
-        names = set(self.fields)
+        names, folded = set(self.fields), {name.lower() for name in self.fields} | _RESERVED
         for number, record in enumerate(records):
             if not isinstance(record, Mapping):
                 raise ValueError(f"SoftDatabase: record {number} must be a dictionary, not {type(record).__name__}")
             for name, value in record.items():
-                is_new = name not in names
-                for fault in chain(_name_faults(name, folded) if is_new else (), _value_faults(value)):
-                    raise ValueError(f"SoftDatabase: record {number}, field {printable(str(name))}: {fault}")
-                if is_new:
+                fault = "" if is_value(value) else f"{_VALUE_RULE}, not {short(value)}"
+                if name not in names:
+                    is_name = isinstance(name, str) and 1 <= len(name) <= _MOST_NAME and name.isprintable()
+                    if not is_name or name.lower() in folded or len(names) == _MOST_FIELDS:
+                        fault = _NAME_RULE
                     names.add(name)
-                    folded[name.lower()] = name
+                    folded.add(str(name).lower())
+                if fault:
+                    raise ValueError(f"SoftDatabase: record {number}, field {printable(str(name))}: {fault}")
 
     # Statements.
 
@@ -457,19 +449,12 @@ class Catalog:
             yield from rows if self._is_locked else rows.fetchall()
 
     def _execute(self, sql: str, parameters: Parameters = ()) -> sqlite3.Cursor:
-        self._lift()
         assert self._connection is not None
         return self._connection.execute(sql, parameters)
 
     def _many(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
         assert self._connection is not None
         self._connection.executemany(sql, parameters)
-
-    def _lift(self) -> None:
-        """Lift the restrictions of a condition, also of one that was interrupted."""
-        if self._is_restricted and self._connection is not None:
-            self._connection.set_authorizer(None)
-            self._is_restricted = False
 
     def _check_tables(self) -> None:
         """Raise SoftDatabaseError if tables or settings are not a catalog's of this version."""
@@ -494,66 +479,6 @@ class Catalog:
             raise SoftDatabaseError(
                 f"{self.path}: a soft database of version {VERSION} has no setting {printable(min(unknown)[:40])}"
             )
-
-
-class _Authorizer:
-    """Lets a statement of so many SELECTs read the columns of records, and call functions that have no effect."""
-
-    def __init__(self, selects: int) -> None:
-        self._selects, self.has_denied = selects, False
-
-    def __call__(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
-        if action == sqlite3.SQLITE_READ:
-            is_allowed = first == "records"
-        elif action == sqlite3.SQLITE_FUNCTION:
-            is_allowed = second not in ("load_extension", "fts3_tokenizer")
-        else:
-            self._selects -= 1
-            is_allowed = action == sqlite3.SQLITE_SELECT and self._selects >= 0
-        self.has_denied = self.has_denied or not is_allowed
-        return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
-
-
-_BEHIND = "\nTHEN 1 END FROM records"  # a condition, in the statement that checks it
-
-
-def _why_not(message: str, fields: Iterable[str]) -> str:
-    """Return what SQLite says of a condition, in words about the condition alone."""
-    if message == 'near "THEN": syntax error':
-        return "it ends before it is complete"
-    if message.startswith("no such column: "):
-        return (
-            f"{message}; the fields are {printable(', '.join(fields)) or 'none'}, and a string stands in single quotes"
-        )
-    if numbers := re.fullmatch(r"Incorrect number of bindings .* uses (\d+), and there are (\d+) supplied\.", message):
-        return f"it needs {numbers[1]} parameters, and {numbers[2]} are given"
-    if name := re.fullmatch(r"You did not supply a value for binding parameter (.*)\.", message):
-        return f"parameters has no value for {name[1]}"
-    return message.replace(_BEHIND, "")
-
-
-def _bound(parameters: Parameters) -> Parameters:
-    """Return parameters as SQLite compares them with what records have. Raises ValueError. sqlite3 would take NumPy's
-    scalars for blobs."""
-    if isinstance(parameters, Mapping):
-        return {name: _plain(value, f"SoftDatabase: parameter {name}") for name, value in parameters.items()}
-    is_list = isinstance(parameters, Sequence) and not isinstance(parameters, str | bytes | bytearray | memoryview)
-    check(is_list, f"SoftDatabase: parameters must be a list, a tuple or a dictionary, not {type(parameters).__name__}")
-    return [_plain(value, f"SoftDatabase: parameter {n}") for n, value in enumerate(parameters)]
-
-
-def _plain(value: object, place: str) -> Value | None:
-    """Return a value of Python's own types; scalars of NumPy and tensors of one number are converted."""
-    is_number = isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biufU"
-    if (is_number or isinstance(value, Tensor)) and value.ndim == 0:  # type: ignore[attr-defined]
-        value = value.item()  # type: ignore[attr-defined]
-    for kind in (int, float, str):
-        if isinstance(value, kind):
-            value = str.__str__(value) if isinstance(value, str) else kind(value)
-    is_nan = isinstance(value, float) and value != value
-    for fault in ["is NaN, which no record has"] if is_nan else _value_faults(value):
-        raise ValueError(f"{place}: {fault}")
-    return value  # type: ignore[return-value]
 
 
 # Those of this process. A child leaves what its parent opened alone for ever: SQLite forbids to use and to close it there.
@@ -642,39 +567,15 @@ def _records_sql(fields: Sequence[str]) -> str:
     return f"CREATE TABLE records({', '.join(['id INTEGER PRIMARY KEY', *map(_quoted, fields)])})"
 
 
-# What is wrong with the name or the value of a field. Callers raise the first fault.
-
-
-def _name_faults(name: object, folded: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is wrong with the name of a field. folded: the names of the present fields, by their lower case."""
-    if not isinstance(name, str):
-        yield f"the name of a field must be a string, not {type(name).__name__}"
-        return
-    if not 1 <= len(name) <= _MOST_NAME or not name.isprintable():
-        yield f"the name of a field must have 1 to {_MOST_NAME} printable characters"
-    if name.lower() in _RESERVED:
-        yield "this name is the database's own"
-    if name.lower() in folded:
-        yield f"there is a field {printable(folded[name.lower()])}, and SQL does not tell them apart"
-    if len(folded) >= _MOST_FIELDS:
-        yield f"records have at most {_MOST_FIELDS} fields"
-
-
-def _value_faults(value: object) -> Iterator[str]:
-    if type(value) is float and value != value:
-        yield "NaN cannot be stored"
-    elif type(value) is int and not -(2**63) <= value < 2**63:
-        yield f"{printable(str(value)[:40])} has more than 64 bits"
-    elif type(value) is str:
+def is_value(value: object) -> bool:
+    """Return whether a field can have this value."""
+    if isinstance(value, str):
         try:
-            size = len(value.encode())
+            return len(value.encode()) <= _MOST_BYTES
         except UnicodeEncodeError:
-            yield "has a lone surrogate, which UTF-8 cannot write"
-            return
-        if size > untrusted.LINE_BYTES // 2:
-            yield f"is longer than {untrusted.LINE_BYTES // 2:,} bytes"
-    elif value is not None and type(value) not in (int, float):
-        yield f"must be a string, an integer, a float or None, not {type(value).__name__}"
+            return False
+    is_integer = type(value) is int and -(2**63) <= value < 2**63
+    return value is None or is_integer or (type(value) is float and value == value)
 
 
 def settings(schema: StoreSchema) -> dict[str, int | str | None]:

@@ -134,7 +134,7 @@ class SoftDatabase(StoredDatabase):
             query: (..., D), or (..., H, D) with several heads, in float32 or the dtype of the database.
             scale: the factor on the scores; None for 1/sqrt(D).
             where: an SQL condition over the fields of the records, such as "source = ? AND year > ?": attention over the rows that
-                meet it. A row without a record meets none.
+                meet it. A row without a record meets none. Values of strangers belong in `parameters`.
             parameters: the values of its question marks, or a dictionary for names such as :year.
             top: the largest number of rows to list for each query.
 

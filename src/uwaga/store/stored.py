@@ -13,7 +13,7 @@ import operator
 import os
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -94,7 +94,7 @@ class StoredDatabase(ABC):
     @classmethod
     def _create(cls, path: str | os.PathLike[str], layout: dict[str, Any], model: str | None) -> Self:
         """Create a database in a new folder. Raises ValueError, SoftDatabaseError."""
-        is_text = model is None or _is_text(model)
+        is_text = model is None or (isinstance(model, str) and catalog.is_value(model))
         check(is_text, f"{cls.__name__}.create: model must be a string that UTF-8 can write, not {model!r}")
         try:
             schema = read(StoreSchema, layout)
@@ -241,8 +241,6 @@ class StoredDatabase(ABC):
 
     def _rows(self, where: str | None = None, parameters: Parameters = ()) -> LiveRows:
         """Return all live rows, or the live rows that meet a condition."""
-        is_unused = where is None and isinstance(parameters, Sized) and len(parameters)
-        check(not is_unused, f"{type(self).__name__}: parameters are the values of a condition; give where, too")
         self._check_open()
         self._drop_truncated()
         if where is None and self._live is not None:
@@ -578,35 +576,18 @@ class StoredDatabase(ABC):
         return SEGMENT_BYTES if self.has_tokens else entry.rows * self._row_bytes
 
 
-def _is_text(value: object) -> bool:
-    """Return whether it is a string that UTF-8 can write: one without lone surrogates."""
-    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
-
-
 def dtype_name(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
 
 
 def integers(ids: Iterable[int], method: str) -> list[int]:
-    """Return ids as Python integers. Raises ValueError."""
-    if isinstance(ids, Tensor | np.ndarray):
-        ids = ids.tolist()
-    if not isinstance(ids, Iterable):
-        raise ValueError(f"{method}: ids must be a list of integers, not {type(ids).__name__}")
-    results = []
-    for number in ids:
-        if (value := _index(number)) is None:
-            raise ValueError(f"{method}: ids must be integers, not {number!r}")
-        results.append(value)
-    return results
-
-
-def _index(value: object) -> int | None:
-    """Return the value as an integer, or None if it is no integer."""
+    """Return ids as Python integers. Raises ValueError, also for truth values: a mask is no list of ids."""
+    values = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids
     try:
-        return None if isinstance(value, bool | np.bool_) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        return None
+        numbers = [operator.index("" if isinstance(value, bool) else value) for value in values]  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ValueError(f"{method}: ids must be a list of integers, not {short(ids)}") from error
+    return numbers
 
 
 def nested(ids: Any, records: Mapping[int, Record]) -> Any:
