@@ -3,10 +3,25 @@
 import base64
 import gzip
 import json
+import math
 import re
 from typing import Any
 
+import numpy as np
+
 from uwaga.viewer.messages import Reply
+
+
+def read_reply(data: bytes) -> Reply:
+    """The reply that these bytes are, as `front/wire.js` reads it."""
+    end = 4 + int.from_bytes(data[:4], "little")
+    header, arrays, at = json.loads(data[4:end]), [], end
+    for described in header["arrays"]:
+        dtype, shape = np.dtype({"f4": "<f4", "i4": "<i4", "u1": "|u1"}[described["type"]]), described["shape"]
+        size = math.prod(shape) * dtype.itemsize
+        arrays.append(np.frombuffer(data[at : at + size], dtype).reshape(shape))
+        at += size + -size % 8
+    return Reply(meta=header["meta"], arrays=tuple(arrays))
 
 
 def replies(page: bytes) -> dict[str, Reply]:
@@ -16,7 +31,7 @@ def replies(page: bytes) -> dict[str, Reply]:
     read = {}
     for request, text in json.loads(match[1])["replies"].items():
         data = base64.b64decode(text, validate=True)
-        read[request] = Reply.from_bytes(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+        read[request] = read_reply(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
     return read
 
 

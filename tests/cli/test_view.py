@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import commands
 import numpy as np
 import pytest
-from saved_pages import about, replies
+from saved_pages import about, read_reply, replies
 from tiny_transformer import tiny
 from typer.testing import CliRunner
 
@@ -112,7 +112,7 @@ def test_it_serves_until_it_is_told_to_end(
             b'{"request": "about"}',
             {"Content-Type": "application/json", **enter(address)},
         )
-        assert Reply.from_bytes(urllib.request.urlopen(asked).read()).meta["title"] == "the cat sat"
+        assert read_reply(urllib.request.urlopen(asked).read()).meta["title"] == "the cat sat"
         idle, half = (socket.create_connection(("127.0.0.1", urlsplit(address).port)) for _ in range(2))
         half.send(b"POST /ask HTTP/1.1\r\nHost: ")
         running.send_signal(number)

@@ -5,9 +5,9 @@ import math
 from typing import Any
 
 import pytest
+from saved_pages import read_reply
 
 from uwaga.lessons.example import parse_example, vector
-from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import View
 
@@ -74,7 +74,7 @@ def test_a_text_is_split_as_unicode_says(text: str, words: list[str]) -> None:
 
 def test_hostile_strings_are_returned_unchanged() -> None:
     tokens = ["<script>alert(1)</script>", '"><img onerror=alert(1)>', "\u202eevil", "a\x00\x1b[2J"]
-    reply = Reply.from_bytes(answer({"request": "lesson", "tokens": tokens}).to_bytes())
+    reply = read_reply(answer({"request": "lesson", "tokens": tokens}).to_bytes())
     assert reply.meta["matrices"]["weights"]["rows"] == tokens
 
 

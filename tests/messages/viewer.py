@@ -14,7 +14,6 @@ from uwaga import AttentionMap
 from uwaga._base.languages import tr_n, using
 from uwaga.inspect import Edits, PatchGrid
 from uwaga.viewer.messages import Reply
-from uwaga.viewer.page.bundle import join
 from uwaga.viewer.page.snapshot import make_snapshot
 from uwaga.viewer.server.server import ServedView
 from uwaga.viewer.service import ViewService
@@ -96,20 +95,13 @@ def read_by_bard() -> ViewService:
 
 
 def why(**changes: object) -> Reply:
-    link = {"kind": "decoder", "layer": 1, "head": 0, "query": 3, "key": 2, "than": None, "by": "pairs"}
+    link = {"kind": "decoder", "layer": 1, "head": 0, "query": 3, "key": 2, "than": None}
     request = {"request": "why", "side": "0", "merge": "tokens", "specials": "show", **link}
     return read_by_bard().answer(request | changes)
 
 
 def predictions(**changes: object) -> Reply:
     return read_by_bard().answer({"request": "predictions", "side": "0", "first": 0, "count": 1} | changes)
-
-
-def joined(folder: Path, **files: str) -> object:
-    """Files of a front end, by their names without the dot."""
-    for name, text in {"main_js": "const a = 1;\n", **files}.items():
-        (folder / ".".join(name.rsplit("_", 1))).write_text(text)
-    return join(folder)
 
 
 def closed() -> object:

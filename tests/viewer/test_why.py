@@ -26,7 +26,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 TEXT = "The animal didn't cross the street because it was too tired."
 TOKENS = {"merge": "tokens", "specials": "show"}
-SHARES = {"pairs": None, "query": 1, "key": 0}
 
 
 def service_of(runner: TextRunner, *texts: str, **more: Any) -> ViewService:
@@ -36,7 +35,7 @@ def service_of(runner: TextRunner, *texts: str, **more: Any) -> ViewService:
 
 def ask(service: ViewService, kind: str, layer: int, head: int, query: int, key: int, **more: Any) -> Mapping[str, Any]:
     link = {"kind": kind, "layer": layer, "head": head, "query": query, "key": key}
-    request = {"request": "why", "side": "0", **TOKENS, "than": None, "by": "pairs", **link, **more}
+    request = {"request": "why", "side": "0", **TOKENS, "than": None, **link, **more}
     return service.answer(request).meta
 
 
@@ -67,24 +66,19 @@ CELLS = [
 ]
 
 
-IN_GATE = [
-    ("minilm", "encoder", False, "pairs"),
-    ("copyist", "decoder", True, "query"),
-    ("speller", "cross", True, "key"),
-]
+IN_GATE = [("minilm", "encoder", False), ("copyist", "decoder", True), ("speller", "cross", True)]
 
 
-@pytest.mark.gate(only=lambda model, kind, compared, by: (model, kind, compared, by) in IN_GATE)
-@pytest.mark.parametrize("by", SHARES)
+@pytest.mark.gate(only=lambda model, kind, compared: (model, kind, compared) in IN_GATE)
 @pytest.mark.parametrize("compared", [False, True], ids=["score", "difference"])
 @pytest.mark.parametrize(("model", "text", "kind", "layer", "query", "key", "other"), CELLS)
 def test_every_figure_is_that_of_score_attribution(
-    model: str, text: str, kind: str, layer: int, query: int, key: int, other: int, compared: bool, by: str
+    model: str, text: str, kind: str, layer: int, query: int, key: int, other: int, compared: bool
 ) -> None:
     runner = runner_of(model)
     service = service_of(runner, text)
     than = other if compared else None
-    reply = ask(service, kind, layer, 1, query, key, than=than, by=by)
+    reply = ask(service, kind, layer, 1, query, key, than=than)
     recording = recorded(runner, service)
     why = score_attribution(runner.reader, recording, layer, 1, query, key, than=than, kind=kind)
     m = recording.maps[kind, layer].select(0, 1)
@@ -98,25 +92,19 @@ def test_every_figure_is_that_of_score_attribution(
         assert abs(shown_in_map["score"] - reply["total"]) <= float(why.bound())
     assert abs(reply["score"] - reply["total"]) <= float(why.bound())
     distance = float(why.distance)
-    if by == "pairs":
-        expected = [(share.query, share.key, share.share) for share in why.top(10_000)]
-    else:
-        sums, parts = why.shares().sum(SHARES[by]).tolist(), getattr(why, f"{by}_parts")
-        expected = [(part, None, x) if by == "query" else (None, part, x) for part, x in zip(parts, sums, strict=True)]
-        expected += [tuple(x) for x in why.top(10_000) if x.query.name == "distance"]
-        expected.sort(key=lambda row: -abs(row[2]))
+    expected = [(share.query, share.key, share.share) for share in why.top(10_000)]
     assert reply["count"] == len(expected)
-    shown = [(*(row[side] and Part(**row[side]) for side in ("query", "key")), row["share"]) for row in reply["shares"]]
+    shown = [(*(Part(**row[side]) for side in ("query", "key")), row["share"]) for row in reply["shares"]]
     assert shown == expected[:10]
     # Everything sums to the score.
     total = sum(x for *_, x in expected)
     assert total == pytest.approx(reply["total"], abs=1e-9)
     assert sum(x for *_, x in shown) + reply["rest"] == pytest.approx(reply["total"], abs=1e-9)
-    assert (distance == 0) == all(part is None or part.name != "distance" for part, *_ in expected)
+    assert (distance == 0) == all(part.name != "distance" for part, *_ in expected)
     for share, (*parts, _) in zip(reply["shares"], expected, strict=False):
         for n, side in enumerate(("query", "key")):
             part, source = parts[n], share["sources"][n]
-            assert (source is not None) == (part is not None and part.name == "head")
+            assert (source is not None) == (part.name == "head")
             if source is None:
                 continue
             shares = why.sources(part, side, parts[1 - n])

@@ -291,14 +291,13 @@ def why(
     query: Integer,
     key: Integer,
     than: Integer | None,
-    by: Literal["pairs", "query", "key"],
     **shown: Unpack[Shown],
 ) -> Reply:
     """Split a score into parts of the model (`queries.why`), or return {"error": a reason}."""
     with result.lock:
         of = link(result.resolver, head=head, query=query, key=key, than=than, **shown)
     try:
-        meta = result.service.split(of.side.scores, lambda read: explain(of, by, read))
+        meta = result.service.split(of.side.scores, lambda read: explain(of, read))
     except ValueError as error:
         meta = {"error": str(error).removeprefix("score_attribution: ")}
     return Reply(meta=meta)

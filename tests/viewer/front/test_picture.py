@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 from pages import MakeMaps, Open, Serve
+from saved_pages import read_reply
 
 import uwaga
 from uwaga.inspect import PatchGrid
 from uwaga.viewer import ServedView
-from uwaga.viewer.messages import Reply
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def hover(page: Any, row: int, column: int, grid: PatchGrid) -> None:
 def is_whole(request: Any) -> bool:
     """Whether its answer is of all that was asked for."""
     response = request.response()
-    return response.ok and Reply.from_bytes(response.body()).meta["complete"] == 1
+    return response.ok and read_reply(response.body()).meta["complete"] == 1
 
 
 def percent(weight: float) -> str:

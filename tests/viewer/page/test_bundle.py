@@ -153,6 +153,15 @@ def test_a_class_is_laid_out_by_one_style_sheet() -> None:
     assert len(sheets) > 100
 
 
+def test_the_front_end_has_what_an_inline_script_and_style_may_have_alone() -> None:
+    """A circular import would never end the bundle; an import or export of another form would stay in it, which is no JavaScript."""
+    for lesson in (False, True):
+        joined = bundle(FRONT, lesson=lesson)
+        assert not re.search(r"</script|<!--", joined.modules, re.IGNORECASE)
+        assert not re.search(r"^(?:import|export)\b", joined.modules, re.MULTILINE)
+        assert not re.search(r"</style|@import|url\(\s*[\"']?(?!data:|#)", joined.css, re.IGNORECASE)
+
+
 def test_a_packed_front_end_bundles_to_the_same(tmp_path: Path) -> None:
     folder = write(
         tmp_path / "front",

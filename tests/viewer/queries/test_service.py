@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from saved_pages import read_reply
 from waiting import HANG
 
 import uwaga
@@ -99,7 +100,7 @@ def test_replies_are_the_bytes_that_tests_of_the_front_end_read(kept: dict[str, 
     )
     data = base64.b64decode(kept["base64"])
     assert Reply(meta=kept["meta"], arrays=arrays).to_bytes() == data
-    back = Reply.from_bytes(data)
+    back = read_reply(data)
     assert back.meta == kept["meta"]
     assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(back.arrays, arrays, strict=True))
 

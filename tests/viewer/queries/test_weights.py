@@ -20,7 +20,6 @@ def test_entries_rows_columns_and_rectangles_are_bit_identical_to_the_map(servic
     assert result["weight"] == float(m[0, 1, 4, 2])
     assert result["score"] == float(m.scores[0, 1, 4, 2])
     assert result["rank"] == int((m[0, 1, 4, :] > m[0, 1, 4, 2]).sum()) + 1
-    assert result["lse"] == pytest.approx(float(m.lse[0, 1, 4]), abs=1e-5)
 
 
 def test_a_hidden_key_has_no_score(service: ViewService, where) -> None:

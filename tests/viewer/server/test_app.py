@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from saved_pages import read_reply
 from waiting import until
 
-from uwaga.viewer.messages import Reply
 from uwaga.viewer.server.app import MAX_BODY_BYTES
 
 STRICT = {
@@ -68,7 +68,7 @@ def test_the_page_is_in_the_language_of_its_address_of_the_view_or_of_the_browse
 def test_a_request_gets_the_bytes_of_its_reply(client) -> None:
     answer = client.ask({"request": "echo", "text": "żółw"})
     assert (answer.status, answer.headers["content-type"]) == (200, "application/octet-stream")
-    reply = Reply.from_bytes(answer.body)
+    reply = read_reply(answer.body)
     assert reply.meta == {"request": {"request": "echo", "text": "żółw"}}
     assert reply.arrays[0].tolist() == [0, 1, 2]
 

@@ -92,7 +92,7 @@
  * @property {number} score  as the model has computed it
  * @property {number} total  the sum of all pairs
  * @property {number} count  of all contributions
- * @property {{query: WhyPart | null, key: WhyPart | null, share: number, sources: (WhySource | null)[]}[]} shares  the strongest; null: all parts of that side
+ * @property {{query: WhyPart, key: WhyPart, share: number, sources: (WhySource | null)[]}[]} shares  the strongest
  * @property {number} rest  the sum of the others
  */
 

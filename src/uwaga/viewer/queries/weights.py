@@ -23,7 +23,7 @@ MAX_OF_HEADS = 1 << 24  # weights of a token in every head: 64 MB
 
 @request(saved=True)
 def entry(result: ViewResult, *, head: Integer, query: Integer, key: Integer, **shown: Unpack[Shown]) -> Reply:
-    """Return one weight, its rank in its row, its score, and the row's log-sum-exp.
+    """Return one weight, its rank in its row, and its score.
 
     The rank of the largest weight is 1, and equal weights share a rank; a weight of 0, as masked ones are, has none.
     """
@@ -32,18 +32,16 @@ def entry(result: ViewResult, *, head: Integer, query: Integer, key: Integer, **
     in_range("key", key, 0, head_view.sizes[1])
     row = head_view.read([query], slice(None))[0]
     weight = row[key]
-    score = lse = None
+    score = None
     visible = True
     if head_view.attention is not None:
         found = float(torch.as_tensor(head_view.attention.scores[query, key]))
         visible, score = found != -float("inf"), finite(found)
-        lse = _lse(head_view, query, row)
     meta = {
         "weight": finite(float(weight)),
         "score": score,
         "rank": int((row > weight).sum()) + 1 if visible and weight != 0 else None,
         "visible": visible,
-        "lse": lse,
     }
     return Reply(meta=meta)
 
@@ -119,11 +117,3 @@ def _check_block(head_view: HeadView, rows: tuple[int, int], columns: tuple[int,
     for name, (first, last), size in zip(("rows", "columns"), (rows, columns), head_view.sizes, strict=True):
         if not 0 <= first <= last <= size:
             raise invalid(name, f"[a, b] with 0 <= a <= b <= {size}", [first, last])
-
-
-def _lse(head_view: HeadView, query: int, row: torch.Tensor) -> float | None:
-    """Return the row's log-sum-exp, with a learned sink: a score less the log of its weight."""
-    assert head_view.attention is not None
-    peak = int(row.argmax())
-    score = torch.as_tensor(head_view.attention.scores[query, peak]).double()
-    return finite(float(score - row[peak].double().log()))

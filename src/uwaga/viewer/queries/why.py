@@ -4,7 +4,7 @@ The figures are those of `uwaga.inspect.score_attribution`, for the page: the st
 part that is a head the token from which it brought most of that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import torch
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from uwaga.inspect.attribution.streams import Part
     from uwaga.inspect.recordings.recording import Recording
 
-_SIDES = ("query", "key")
 _TOP = 10  # pairs of parts that a reply lists
 # What the page has a sentence for; any other reason is a sentence itself.
 NO_MODEL, CHANGED, HIDDEN, FAMILY = "model", "changed", "hidden", "family"
@@ -67,12 +66,11 @@ def link(
     return Link(side, selection.name, head, query, at, than, (weight, weight_than), is_hidden)
 
 
-def explain(of: Link, by: str, read: Callable[[], "Recording"]) -> dict[str, Any]:
+def explain(of: Link, read: Callable[[], "Recording"]) -> dict[str, Any]:
     """Return the meta of a reply. `front/types.js` describes it.
 
     Args:
         of: the link.
-        by: "pairs" of parts; or "query" or "key": the parts of that side, each with all of the other side.
         read: gives the recording of the side, with values.
 
     Raises:
@@ -92,7 +90,7 @@ def explain(of: Link, by: str, read: Callable[[], "Recording"]) -> dict[str, Any
         )
     except UnknownFamilyError:
         return {"error": FAMILY}
-    shares = _shares(why, by)
+    shares = why.top(len(why.query_parts) * len(why.key_parts) + 1)
     largest, total = shares[:_TOP], float(why.total()[0])
     queries, keys = (of.side.token_text(stack).labels for stack in AXES[kind])
     return {
@@ -104,39 +102,28 @@ def explain(of: Link, by: str, read: Callable[[], "Recording"]) -> dict[str, Any
         "count": len(shares),
         "shares": [
             {
-                **{name: part and part._asdict() for name, part in zip(_SIDES, parts, strict=True)},
-                "share": share,
-                "sources": [_source(of, why, recording, side, parts) for side in range(2)],
+                "query": share.query._asdict(),
+                "key": share.key._asdict(),
+                "share": share.share,
+                "sources": [
+                    _source(of, why, recording, "query", share.query, share.key),
+                    _source(of, why, recording, "key", share.key, share.query),
+                ],
             }
-            for *parts, share in largest
+            for share in largest
         ],
-        "rest": total - sum(share for *_, share in largest),
+        "rest": total - sum(share.share for share in largest),
     }
 
 
-def _shares(why: "ScoreAttribution", by: str) -> list[tuple["Part | None", "Part | None", float]]:
-    """Return parts of query and key, None for all, and what they contribute, strongest first."""
-    results: list[tuple[Part | None, Part | None, float]] = []
-    if by == "pairs":
-        return [*results, *why.top(len(why.query_parts) * len(why.key_parts) + 1)]
-    shares = why.shares()
-    if by == "query":
-        results += [(part, None, share) for part, share in zip(why.query_parts, shares.sum(1).tolist(), strict=True)]
-    else:
-        results += [(None, part, share) for part, share in zip(why.key_parts, shares.sum(0).tolist(), strict=True)]
-    results += [share for share in why.top(len(shares) * len(shares[0]) + 1) if share.query.name == "distance"]
-    return sorted(results, key=lambda result: -abs(result[2]))
-
-
 def _source(
-    of: Link, why: "ScoreAttribution", recording: "Recording", number: int, parts: Sequence["Part | None"]
+    of: Link, why: "ScoreAttribution", recording: "Recording", side: str, part: "Part", other: "Part"
 ) -> dict[str, Any] | None:
     """Return the token from which a head brought most of a share, and to which; None if no head.
 
     Of a difference of two keys, a head has brought something to both: it is the one at which the head looks more at that token.
     """
-    side, part, other = _SIDES[number], parts[number], parts[1 - number]
-    if part is None or part.name != "head":
+    if part.name != "head":
         return None
     shares = why.sources(part, side, other)
     token = int(shares.abs().argmax())

@@ -27,9 +27,8 @@ export function signedBars(numbers) {
   return numbers.map((number) => ({ start: (100 * (Math.min(number, 0) - least)) / range, width: (100 * Math.abs(number)) / range }));
 }
 
-/** @param {WhyPart | null} part @param {boolean} hasKinds  heads of several kinds have that in their names @returns {string} */
+/** @param {WhyPart} part @param {boolean} hasKinds  heads of several kinds have that in their names @returns {string} */
 export function partText(part, hasKinds) {
-  if (!part) return tr("everything");
   const { name, kind, layer, head } = part;
   if (name === "head") return headText(hasKinds ? String(kind) : "encoder", Number(layer), Number(head));
   return { "feed-forward": tr("layer {layer}, feed-forward", { layer }), token: tr("the word itself"), position: tr("its position"), type: tr("which text it is in"), bias: tr("constants"), distance: tr("the distance between them") }[name] ?? name;
@@ -64,8 +63,7 @@ export function makeWhy(app) {
   const { store, about } = app, can = app.host.mode !== "saved" && Boolean(about.why) && !about.answer, hasKinds = kindsOf(about).length > 1;
   const title = el("h2", { tabindex: -1 }), sentence = el("p", { class: "uwaga-sub" }), status = el("p", { class: "uwaga-sub", role: "status" }), table = el("table");
   const what = el("select", { "aria-label": tr("What is split"), on: { change() { isDifference = what.value !== ""; than = Number(what.value); void ask(); } } });
-  const by = el("select", { "aria-label": tr("Contributes"), on: { change: () => void ask() } }, ["pairs", "query", "key"].map((value) => el("option", { value, text: tr("pairs of parts") })));
-  const choices = el("div", { class: "uwaga-row" }, what, by);
+  const choices = el("div", { class: "uwaga-row" }, what);
   const element = el("section", { class: "uwaga-why", hidden: true, on: { keydown(/** @type {KeyboardEvent} */ event) {
     if (event.key !== "Escape") return;
     event.stopPropagation();
@@ -113,7 +111,7 @@ export function makeWhy(app) {
     const { keys, others } = link;
     if (!others.includes(than)) than = others[0];
     if (!others.length) isDifference = false;
-    const request = { request: "why", ...app.where(), query: link.query, key: link.key, than: isDifference ? than : null, by: by.value }, asks = JSON.stringify(request);
+    const request = { request: "why", ...app.where(), query: link.query, key: link.key, than: isDifference ? than : null }, asks = JSON.stringify(request);
     if (asks === name) return;
     stop();
     name = asks;
@@ -121,7 +119,6 @@ export function makeWhy(app) {
     const { signal } = asked, reason = about.why?.[store.get().side];
     title.replaceChildren(...trParts("Why {from} looks at {to}", words(link)));
     what.replaceChildren(el("option", { value: "", text: tr("the score") }), ...others.map((item) => el("option", { value: item, selected: isDifference && item === than, text: tr("the difference to {word}", { word: otherText(item) }) })));
-    [wordText(link.queries, link.query), wordText(keys, link.key)].forEach((word, at) => { by.options[at + 1].text = tr("Wrote at {word}", { word }); });
     if (reason) return refuse(reason);
     element.setAttribute("aria-busy", "true");
     waiting = setTimeout(() => { status.textContent = tr("The model reads the text again…"); }, sayReadingAfter);
@@ -163,14 +160,14 @@ export function makeWhy(app) {
       el("i", { "data-negative": value < 0, style: { "inset-inline-start": `${bars[n].start}%`, width: `${bars[n].width}%` } })), number(value));
     table.replaceChildren(
       el("thead", {}, el("tr", {}, el("th", {}, ...trParts("Wrote at {word}", { word: words(of).from })), el("th", {}, ...(comparison ? trParts("Wrote at {to}, less at {other}", words(of)) : trParts("Wrote at {word}", { word: words(of).to }))), el("th", { text: tr("Contributes") }))),
-      el("tbody", {}, shares.map(({ query: one, key: two, share, sources }, n) => el("tr", {}, one?.name === "distance" ? el("td", { colspan: 2, text: partText(one, hasKinds) }) : [cell(one, sources[0]), cell(two, sources[1])], amount(share, n))),
+      el("tbody", {}, shares.map(({ query: one, key: two, share, sources }, n) => el("tr", {}, one.name === "distance" ? el("td", { colspan: 2, text: partText(one, hasKinds) }) : [cell(one, sources[0]), cell(two, sources[1])], amount(share, n))),
         count > shares.length && el("tr", {}, el("td", { colspan: 2, text: tr("all others ({count})", { count: countText(count - shares.length) }) }), amount(rest, shares.length))),
       el("tfoot", {}, el("tr", {}, el("th", { colspan: 2, text: tr("Together") }), el("td", {}, number(total)))));
   }
 
-  /** @param {WhyPart | null} part @param {WhySource | null} source */
+  /** @param {WhyPart} part @param {WhySource | null} source */
   function cell(part, source) {
-    if (!part || !source) return el("td", { text: partText(part, hasKinds) });
+    if (!source) return el("td", { text: partText(part, hasKinds) });
     // A layer that was not recorded for the page has no head to go to.
     const isShown = app.side().maps.some(({ kind, layer }) => kind === part.kind && layer === part.layer);
     return el("td", {}, isShown ? el("button", { type: "button", class: "uwaga-link", text: partText(part, hasKinds), on: { click: () => void go(part, source) } }) : partText(part, hasKinds),
