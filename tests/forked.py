@@ -208,7 +208,7 @@ if __name__ == "__main__":
 
     import uwaga.cli
     import uwaga.encode.encoder
-    import uwaga.serve.server
+    import uwaga.serve.app
     import uwaga.store  # noqa: F401
 
     torch.set_num_threads(1)

@@ -53,7 +53,7 @@ from uwaga.nn.attention_id import AttentionId
 from uwaga.ops.biases import AlibiBias
 from uwaga.ops.masks import Causal, Documents
 from uwaga.ops.ragged import Ragged
-from uwaga.serve.server import read_keys
+from uwaga.serve.app import read_keys
 from uwaga.store import SoftDatabase, add_files
 from uwaga.train import checkpoint, sources
 from uwaga.train.checkpoint import TrainingState

@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import uwaga
-from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper
 from uwaga._base.options import field_rules
 from uwaga.inspect.patches import PatchGrid
 from uwaga.viewer import service as view_service
@@ -164,8 +163,7 @@ def enter() -> Iterator[Ask]:
 @contextmanager
 def application_of(service: ViewService, path: str = "/ask") -> Iterator[Ask]:
     access, limiter = AccessControl(PORT), ConcurrencyLimiter()
-    reaper = IdleConnectionReaper(ConnectionTimeouts(), 8)
-    app = application(service, title="a text", access=access, limiter=limiter, reaper=reaper, renew=lambda: None)
+    app = application(service, title="a text", access=access, limiter=limiter, renew=lambda: None)
     sent = {
         "host": f"127.0.0.1:{PORT}",
         "x-uwaga-token": access.token,
@@ -198,7 +196,7 @@ def check(path: tuple[Any, ...], body: bytes, answer: Answer) -> None:
     status, message = answer
     assert status in (200, 400, 413), (path, body[:300], message)
     assert len(message) < 500
-    if status == 400 and not message.startswith(("the request is not valid JSON", "the JSON of the request")):
+    if status == 400 and not message.startswith(("the request is not valid JSON", "the request is nested too deeply")):
         assert names(path) & set(re.findall(r"\w+", message)), (path, body[:300], message)
 
 
@@ -218,7 +216,7 @@ def names(path: tuple[Any, ...]) -> set[str]:
 def test_any_value_as_the_code_of_a_url(enter: Ask, value: Any) -> None:
     ((status, message),) = enter([json.dumps({"code": value}).encode()])
     assert status in (400, 403, 413), (value, message)
-    assert message.startswith(("the code is missing or wrong", "the request is not valid", "the JSON", "the body"))
+    assert message.startswith(("the code is wrong", "the request ", "the body"))
 
 
 @pytest.mark.slow

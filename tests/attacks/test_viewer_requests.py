@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ from pages import HOSTILE
 from waiting import HANG, until
 
 import uwaga
-from uwaga._base.connections import ConnectionTimeouts
+from uwaga._base.connections import BODY_SECONDS
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.page.html import served_html
 from uwaga.viewer.page.snapshot import save_snapshot
@@ -38,9 +37,6 @@ from uwaga.viewer.shown import Maps, View
 
 REPLY = 4 << 20  # bytes
 PLACES = 64  # of questions that are computed or wait
-# Of servers on which a flood is tried: none of its connections is closed before the test says so.
-FOR_EVER = ConnectionTimeouts(*[float("inf")] * 4)
-AT_ONCE = ConnectionTimeouts(*[0.0] * 4)
 
 
 class SlowService:
@@ -134,7 +130,6 @@ def lives(server: ServedView, body: bytes = b"{}") -> None:
         {"Host": "127.0.0.1:1"},
         {"Origin": "http://attacker.example"},
         {"Origin": "null"},
-        {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"},
         {"X_Uwaga_Token": ""},
         {"X_Uwaga_Token": "\xff\xfe"},
         {"Cookie": "token=guess", "X_Uwaga_Token": "guess"},
@@ -242,7 +237,8 @@ def write_buffers(server: ServedView) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["without a token", "large replies"])
 def test_answers_that_nobody_takes_wait_in_a_few_chunks(service: SlowService, kind: str) -> None:
-    with ServedView(service, title="a text", timeouts=FOR_EVER) as server, ExitStack() as stack:
+    with ServedView(service, title="a text") as server, ExitStack() as stack:
+        server.reaper.idle = float("inf")  # none of its connections is closed before the test says so
         script = SCRIPT.format(port=server.port).encode()
         flood(
             server, stack, 100 * (script if kind == "without a token" else request(server, b'{"request": "large"}')), 8
@@ -251,7 +247,7 @@ def test_answers_that_nobody_takes_wait_in_a_few_chunks(service: SlowService, ki
         lives(server)
         # Sending stops at 64 KiB, asyncio's limit: with the chunk that reached it and the headers of a response, less than six.
         assert max(write_buffers(server)) < 6 * app.CHUNK
-        server.reaper.timeouts = AT_ONCE
+        server.reaper.idle = 0.0
         until(lambda: not server.uvicorn.server_state.connections and server.limiter.taken == 0)
 
 
@@ -270,18 +266,8 @@ def test_no_more_connections_than_the_process_may_hold(server: ServedView) -> No
         assert asking.recv(100).startswith(b"HTTP/1.1 200")
 
 
-def test_an_answer_that_takes_for_ever_is_given_up(service: SlowService) -> None:
-    """And only such an answer."""
-    with ServedView(service, title="a text", timeouts=FOR_EVER._replace(response=0.0)) as server:
-        with slow_reader(server) as connection:
-            connection.sendall(request(server, b'{"request": "large"}'))
-            assert connection.recv(1)
-            until(lambda: server.limiter.taken == 0)
-        lives(server)
-
-
 def test_forms_of_a_request(shared: ServedView) -> None:
-    """None: the server does not read to the end what is too long, and resets the connection, with or without a word."""
+    """None: what is too long may be read, if it comes at once; else the server resets the connection, with or without a word."""
     answered = shared.service.answered
     for line, more, expected in (
         ("GET /", "", 400),
@@ -303,7 +289,11 @@ def test_forms_of_a_request(shared: ServedView) -> None:
         with suppress(ConnectionResetError) if expected is None else nullcontext():
             said = send_and_hear(shared, f"{line}\r\nHost: 127.0.0.1:{shared.port}\r\n{more}\r\n".encode("latin-1"))
         result = int(said.split()[1]) if said else None
-        assert result == expected or (expected is None and result in (400, 431)), (line, more[:50], said[:100])
+        assert result == expected or (expected is None and result in (200, 400, 404, 431)), (
+            line,
+            more[:50],
+            said[:100],
+        )
         assert b"root:" not in said
     assert shared.service.answered == answered
     lives(shared)
@@ -348,11 +338,11 @@ def test_half_questions_keep_nobody_else_waiting(server: ServedView, monkeypatch
 
     def timeout(seconds: float) -> asyncio.Timeout:
         """One that the test ends."""
-        assert seconds == app.BODY_TIMEOUT
-        begun.append((asyncio.get_running_loop(), asyncio.timeout(None)))
+        assert seconds == BODY_SECONDS
+        begun.append((asyncio.get_running_loop(), asyncio.Timeout(None)))
         return begun[-1][1]
 
-    monkeypatch.setattr(app, "asyncio", SimpleNamespace(timeout=timeout))
+    monkeypatch.setattr(asyncio, "timeout", timeout)
     with occupied(server, request(server, b'{"request": "x"}')[:-3]) as connections:
         until(lambda: len(begun) == PLACES)
         for loop, deadline in begun:

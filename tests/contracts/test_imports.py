@@ -32,7 +32,7 @@ def test_encoding_serving_storing_and_training_import_no_compiler() -> None:
     """It takes seconds."""
     sizes = {"vocab_size": 9, "d_model": 4, "num_heads": 1, "d_ff": 4, "num_layers": 1, "max_position_embeddings": 4}
     program = f"""
-import sys, uwaga.encode.reranker, uwaga.serve.server, uwaga.store
+import sys, uwaga.encode.reranker, uwaga.serve.app, uwaga.store
 from uwaga.models import config
 from uwaga.train.model import new_model
 new_model(config("gpt2", **{sizes}), 0)

@@ -7,7 +7,6 @@ from uwaga._base import connections, untrusted
 from uwaga.inspect import editing, edits, run_text
 from uwaga.models.checkpoints import weight_files
 from uwaga.models.tokenizers import tokenizer
-from uwaga.serve import app as serve_app
 from uwaga.serve.requests import MAX_CHARACTERS, Limits
 from uwaga.viewer import service, texts
 from uwaga.viewer.server import app
@@ -49,12 +48,8 @@ def test_the_limits_of_reading_are_those_of_the_code() -> None:
 
 
 def test_the_limits_of_the_page_are_those_of_the_code() -> None:
-    timeouts = connections.ConnectionTimeouts()
     assert _limits("The page of `uwaga view`") == {
         "page: connections, within half of the process's open files": connections.MAX_CONNECTIONS,
-        f"page: connections that wait for their peer longer than {timeouts.crowded:g} seconds": connections.MAX_WAITING,
-        "page: unsent bytes of all connections": connections.MAX_UNSENT_BYTES,
-        "page: bytes of a request's URL and headers": app.MAX_HEADER_BYTES,
         "page: bytes of a request's body": app.MAX_BODY_BYTES,
         "page: depth of nesting in a field of a request": untrusted.JSON_DEPTH,
         "page: changes of a model in a request": edits.MAX_CHANGES,
@@ -63,16 +58,14 @@ def test_the_limits_of_the_page_are_those_of_the_code() -> None:
         "page: tokens of a text": texts.MAX_TOKENS,
         "page: seconds of a run": service.MAX_SECONDS,
         "page: tokens of an encoder-decoder's text": run_text.MAX_GENERATED_FROM,
-        "page: seconds without a complete request": timeouts.idle,
-        "page: seconds without reading the response": timeouts.stalled,
-        "page: seconds from first to last byte of a response": timeouts.response,
+        "page: seconds without a complete request, or without reading the response": connections.IDLE_SECONDS,
+        "page: seconds until a body is complete": connections.BODY_SECONDS,
     }
 
 
 def test_the_limits_of_serve_are_those_of_the_code() -> None:
     most = Limits()
     assert _limits("Requests to `uwaga serve`") == {
-        "serve: bytes of a request's URL and headers": serve_app.MAX_HEADER_BYTES,
         "serve: bytes of a request's body": most.body_bytes,
         "serve: bytes of all unanswered bodies": most.all_bodies_bytes,
         "serve: texts of a request": most.items,
@@ -81,7 +74,7 @@ def test_the_limits_of_serve_are_those_of_the_code() -> None:
         "serve: requests in the queue": most.queue_requests,
         "serve: texts in the queue": most.queue_items,
         "serve: tokens in the queue": most.queue_tokens,
-        "serve: seconds until a body is complete": most.body_seconds,
+        "serve: seconds until a body is complete": connections.BODY_SECONDS,
         "serve: seconds until the answer": most.seconds,
     }
 

@@ -11,12 +11,11 @@ from served import Client
 from typer.testing import CliRunner
 
 from uwaga import Reranker, TextEncoder
-from uwaga._base.errors import DataError
+from uwaga._base.connections import PortError, listen
 from uwaga.cli import app
-from uwaga.serve.app import Service, digest_of
+from uwaga.serve.app import Service, digest_of, read_keys
 from uwaga.serve.models import EmbeddingModel
 from uwaga.serve.requests import Limits
-from uwaga.serve.server import listen, read_keys
 
 KEY = "key-of-somebody"
 LONG = "the cat sat on the mat and then it ran away"
@@ -72,8 +71,8 @@ def listen_twice() -> None:
     with listen("127.0.0.1", 0) as taken:
         try:
             listen("127.0.0.1", taken.getsockname()[1])
-        except DataError as error:
-            raise DataError(str(error).replace(str(taken.getsockname()[1]), "PORT")) from None
+        except PortError as error:
+            raise PortError(str(error).replace(str(taken.getsockname()[1]), "PORT")) from None
 
 
 def command(*arguments: object) -> None:

@@ -11,9 +11,9 @@ import pytest
 import uvicorn
 from waiting import HANG, until
 
-from uwaga.serve.app import Service, digest_of
+from uwaga._base.connections import listen
+from uwaga.serve.app import Service, digest_of, read_keys, run
 from uwaga.serve.models import EmbeddingModel
-from uwaga.serve.server import listen, read_keys, run
 
 TEXTS = ["the cat sat on the mat", "a dog", "it ran away.", "the house and the cat"]
 

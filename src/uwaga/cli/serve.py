@@ -63,7 +63,8 @@ def serve(
     if not shown.isprintable():
         fail("serve", f"the model's name {printable(shown)} has characters that no client can send; give one by --name")
     try:
-        from uwaga.serve import server
+        from uwaga._base.connections import listen
+        from uwaga.serve.app import Service, read_keys, run
         from uwaga.serve.requests import UNREAD_KEYS, Limits
     except ModuleNotFoundError as error:
         fail("serve", missing(error, "serve"))
@@ -77,12 +78,11 @@ def serve(
         unread_keys=(*UNREAD_KEYS, *(ignore_key or ())),
     )
     with ending("serve", CheckpointError, DataError, ValueError, OSError):
-        digests = None if keys is None else server.read_keys(keys)
+        digests = None if keys is None else read_keys(keys)
         _warn(host, keys)
         import torch
 
         from uwaga import Reranker, TextEncoder
-        from uwaga.serve.app import Service
         from uwaga.serve.models import EmbeddingModel
 
         encoder = TextEncoder.load(model, dtype=getattr(torch, dtype))
@@ -91,7 +91,7 @@ def serve(
                 f"{model} holds a ColBERT model, which gives a vector to every token and none to a text; `uwaga store add` takes it"
             )
         cross = None if reranker is None else Reranker.load(reranker, dtype=getattr(torch, dtype))
-        listening = server.listen(host, port)
+        listening = listen(host, port)
     say_engine("serve", model, encoder.explain())
 
     address = listening.getsockname()
@@ -106,7 +106,7 @@ def serve(
         limits=limits,
         keys=digests,
     )
-    server.run(service, listening, access_log=access_log)
+    run(service, listening, access_log=access_log)
 
 
 def _warn(host: str, keys: Path | None) -> None:

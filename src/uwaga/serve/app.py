@@ -1,14 +1,17 @@
-"""The ASGI application: the interfaces of OpenAI, Cohere and Jina, behind keys and limits."""
+"""The ASGI application: the interfaces of OpenAI, Cohere and Jina, behind keys and limits; and serving it."""
 
 import asyncio
 import base64
 import hashlib
 import json
 import logging
+import signal
+import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
 import numpy as np
@@ -19,24 +22,27 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from uwaga._base.connections import IdleConnectionReaper
+from uwaga._base import untrusted
+from uwaga._base.connections import IdleConnectionReaper, read_body, require_json, serve, unless_gone, uvicorn_server
+from uwaga._base.errors import DataError
 from uwaga._base.terminal import printable, short
 from uwaga.serve.models import EmbeddingModel, check_finite
-from uwaga.serve.requests import GOT, POSTED, ApiError, CohereRerank, Limits, OpenAIEmbeddings, read_body, texts_of
+from uwaga.serve.requests import GOT, POSTED, ApiError, CohereRerank, Limits, OpenAIEmbeddings, read_request, texts_of
 from uwaga.serve.scheduler import Job, QueueSize, Run, Scheduler
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MAX_HEADER_BYTES = 1 << 15  # URL and headers of a request
 _CHUNK = 1 << 16  # bytes of a response that are sent at once
 _READERS = 2  # threads that parse and tokenize requests; the tokenizer works outside of Python's lock
 _LARGE = 1 << 18  # bytes of a body that another thread reads, so that no small body waits for seconds of its tokenizer
+_KEEP_ALIVE = 75  # seconds that a connection may wait for its next request, as nginx has it
+_KEYS_BYTES = 1 << 20
+_MIN_KEY = 16  # characters; of letters and digits these are 95 bits
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}  # of errors, as OpenAI names them
 _TOKENS = tuple(1 << power for power in range(4, 16))  # bounds of a histogram
 _LOG = logging.getLogger("uwaga.serve")
-T = TypeVar("T")
 # The jobs of a request that is checked and tokenized, and a function from their rows to the JSON of the response, in pieces.
 Prepared = tuple[list[Job], Callable[[Sequence[np.ndarray]], Iterable[bytes]]]
 
@@ -88,7 +94,7 @@ class Service:
 
     def prepare(self, path: str, body: bytes) -> Prepared:
         """Check and tokenize a request. Raises ApiError."""
-        request = read_body(path, body, self.limits.unread_keys)
+        request = read_request(path, body, self.limits.unread_keys)
         if request.model not in (None, self.name):
             message = f"there is no model {short(request.model)} here; this server has {self.name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
@@ -149,10 +155,10 @@ class Service:
             self.scheduler.release(job)
 
 
-def application(service: Service, reaper: IdleConnectionReaper | None = None) -> "ASGIApp":
+def application(service: Service) -> "ASGIApp":
     """Return the ASGI application: headers, errors and metrics around every response.
 
-    A response is sent in chunks, each after the one before it was sent. reaper: records the chunks that were sent.
+    A response is sent in chunks, each after the one before it was sent.
     """
     document = _document(service)
     model = {"id": service.name, "object": "model", "created": 0, "owned_by": "uwaga"}
@@ -172,29 +178,28 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
 
         async def send_guarded(message: "Message") -> None:
             nonlocal status
-            is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
             if message["type"] == "http.response.start":
                 status = message["status"]
                 MutableHeaders(scope=message).update(_HEADERS)
-            elif is_last:  # counted before it is sent, so that a process that is killed after an answer has counted it
+            elif not message.get(
+                "more_body", False
+            ):  # counted before it is sent, so that a process that is killed after an answer has counted it
                 service.count(path, status, loop.time() - begun)
             await send(message)
-            if reaper is not None and message["type"] == "http.response.body":
-                reaper.record_progress(scope["client"], complete=is_last)
 
         try:
             request = Request(scope, receive)
-            if (refusal := _refusal(service, path, request)) is not None:
-                raise refusal
+            _check(service, path, request)
             if path in POSTED:
                 await _post(service, path, request, send_guarded)
             else:
                 await got[path]()(scope, receive, send_guarded)
-        except ApiError as error:
-            await _error(error)(scope, receive, send_guarded)
+        except HTTPException as error:
+            if not status:  # if the response has begun, the connection breaks off, which the client sees
+                await _error(error)(scope, receive, send_guarded)
         except Exception:  # any fault: the client gets an answer, and the log gets the traceback
             _LOG.exception("uwaga serve: internal error")
-            if status:  # the response has begun, so the connection breaks off, which the client sees
+            if status:
                 raise
             internal = ApiError(500, "internal error; the server's log has the traceback", code="internal_error")
             await _error(internal)(scope, receive, send_guarded)
@@ -202,46 +207,48 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
     return guarded
 
 
-def _refusal(service: Service, path: str, request: Request) -> ApiError | None:
-    """Return the error of a request that is rejected before its body is read, or None."""
-    # h11 limits headers that arrive in parts, but not those that arrive at once.
-    size = len(request.scope["raw_path"]) + sum(len(name) + len(value) for name, value in request.headers.raw)
-    if size > MAX_HEADER_BYTES:
-        return ApiError(431, f"URL and headers exceed {MAX_HEADER_BYTES} bytes")
+def _check(service: Service, path: str, request: Request) -> None:
+    """Raise HTTPException for a request that is rejected before its body is read."""
     is_posted = path in POSTED
     if not is_posted and path not in GOT:
-        return ApiError(404, "there is no such path; /openapi.json lists the paths", code="not_found")
+        raise ApiError(404, "there is no such path; /openapi.json lists the paths", code="not_found")
     methods = ("POST",) if is_posted else ("GET", "HEAD")
     if request.method not in methods:
-        return ApiError(405, f"send the request by {methods[0]}", headers={"Allow": methods[0]})
+        raise ApiError(405, f"send the request by {methods[0]}", headers={"Allow": methods[0]})
     # Digests of keys are compared, so that the time reveals nothing of a key.
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     is_known = service.keys is None or (scheme.lower() == "bearer" and digest_of(key.strip()) in service.keys)
     if not is_known and path not in ("/health", "/openapi.json"):
         message = "the key is missing or wrong: send the header Authorization: Bearer KEY"
-        return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
-    if is_posted and request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-        return ApiError(415, "the Content-Type of a request must be application/json")
-    return None
+        raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+    if is_posted:
+        require_json(request)
 
 
 async def _post(service: Service, path: str, request: Request, send: "Send") -> None:
-    """Compute a request and send its reply. Raises ApiError."""
-    limits, jobs, body = service.limits, list[Job](), bytearray()
+    """Compute a request and send its reply. Raises HTTPException."""
+    limits, jobs, held = service.limits, list[Job](), 0
+
+    def count(size: int) -> None:
+        """Count bytes that arrive among the bytes of all requests."""
+        nonlocal held
+        if service.body_bytes + size > limits.all_bodies_bytes:
+            _refuse_busy("its open requests are too large together")
+        held += size
+        service.body_bytes += size
+
+    async def computed(body: bytes) -> Iterable[bytes]:
+        nonlocal jobs
+        reading = asyncio.get_running_loop().run_in_executor(service.reader(len(body)), service.prepare, path, body)
+        prepared, reply = await reading
+        service.submit(prepared)
+        jobs = prepared  # to be released
+        return reply([await job.result for job in jobs])
+
     try:
         async with asyncio.timeout(limits.seconds):
-            await _receive(service, request, body)
-            gone = asyncio.ensure_future(_disconnected(request.receive))
-            try:
-                loop = asyncio.get_running_loop()
-                reading = loop.run_in_executor(service.reader(len(body)), service.prepare, path, bytes(body))
-                prepared, reply = await _unless(gone, reading)
-                service.submit(prepared)
-                jobs = prepared  # to be released
-                pieces = reply([await _unless(gone, job.result) for job in jobs])
-            finally:
-                gone.cancel()
-        await _send(pieces, send)
+            body = await read_body(request, limits.body_bytes, count)
+            await _send(await unless_gone(request.receive, computed(body)), send)
     except ClientDisconnect:
         service.disconnects.inc()
     except TimeoutError:
@@ -249,58 +256,13 @@ async def _post(service: Service, path: str, request: Request, send: "Send") -> 
         raise ApiError(504, message, code="timeout") from None
     finally:
         service.release(jobs)
-        service.body_bytes -= len(body)
-
-
-async def _receive(service: Service, request: Request, body: bytearray) -> None:
-    """Append the bytes that arrive to the body, and count them among the bytes of all requests.
-
-    Raises ApiError before a body beyond the limit is in memory, and ClientDisconnect.
-    """
-    limits = service.limits
-    too_large = ApiError(413, f"the body of the request exceeds {limits.body_bytes:,} bytes")
-    announced = request.headers.get("content-length", "0")
-    if announced.isdecimal() and int(announced[:20]) > limits.body_bytes:
-        raise too_large
-    try:
-        async with asyncio.timeout(limits.body_seconds):
-            async for part in request.stream():
-                if service.body_bytes + len(part) > limits.all_bodies_bytes:
-                    _refuse_busy("its open requests are too large together")
-                body += part
-                service.body_bytes += len(part)
-                if len(body) > limits.body_bytes:
-                    raise too_large
-    except TimeoutError:
-        message = f"the body of the request was not complete within {limits.body_seconds:g} seconds"
-        raise ApiError(408, message) from None
-
-
-async def _unless(gone: "asyncio.Future[None]", result: "asyncio.Future[T]") -> T:
-    """Return the result. If the client disconnects first, cancel it and raise ClientDisconnect."""
-    try:
-        both: set[asyncio.Future[Any]] = {gone, result}
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if result.done():
-            return result.result()
-        raise ClientDisconnect
-    finally:
-        result.cancel()
-
-
-async def _disconnected(receive: "Receive") -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        service.body_bytes -= held
 
 
 def _refuse_busy(why: str) -> NoReturn:
     """Raise the error of a server that has no room for a request."""
     message = f"the server is busy: {why}; retry in a second"
     raise ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
-
-
-def digest_of(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "replace")).digest()
 
 
 def _embeddings_json(vectors_RE: np.ndarray, *, is_base64: bool, name: str, tokens: int) -> Iterator[bytes]:
@@ -375,3 +337,42 @@ def _document(service: Service) -> dict[str, Any]:
         "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         "security": [] if service.keys is None else [{"key": []}],
     }
+
+
+def digest_of(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "replace")).digest()
+
+
+def read_keys(path: Path) -> frozenset[bytes]:
+    """Return the digests of the keys in a file, one key per line. Raises DataError and OSError.
+
+    Empty lines and lines that begin with # are ignored.
+    """
+    lines = [line.strip() for line in untrusted.read_file(path, _KEYS_BYTES).split(b"\n")]
+    keys = [line for line in lines if line and not line.startswith(b"#")]
+    if not keys or not all(len(key) >= _MIN_KEY and all(0x21 <= byte <= 0x7E for byte in key) for key in keys):
+        rule = f"a key of at least {_MIN_KEY} characters in each line, all visible ASCII without spaces"
+        raise DataError(f"{path} must have {rule}")
+    return frozenset(digest_of(key.decode()) for key in keys)
+
+
+def run(service: Service, listening: socket.socket, *, access_log: bool = False) -> None:
+    """Serve until SIGTERM or Ctrl-C, and then answer only requests that were accepted before.
+
+    access_log: print a line for each request.
+    """
+    reaper = IdleConnectionReaper(_KEEP_ALIVE)
+    server = uvicorn_server(application(service), reaper, access_log=access_log)
+    if access_log:
+        lines, log = logging.StreamHandler(sys.stdout), logging.getLogger("uvicorn.access")
+        lines.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        log.addHandler(lines)
+        log.setLevel(logging.INFO)
+    # uvicorn handles signals only while it serves, and raises them again when it has stopped. Until then, these handlers stop it.
+    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        asyncio.run(serve(server, reaper, listening))
+    finally:
+        service.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)

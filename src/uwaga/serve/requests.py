@@ -1,4 +1,4 @@
-"""The paths of the server and the types of their bodies. `read_body` checks a body by the annotations of its type, and the OpenAPI
+"""The paths of the server and the types of their bodies. `read_request` checks a body by the annotations of its type, and the OpenAPI
 description is generated from them."""
 
 import re
@@ -53,7 +53,6 @@ class Limits:
     queue_tokens: int = 1 << 20
     all_bodies_bytes: int = 64 << 20  # of bodies that are read, or whose requests are not answered
     seconds: float = 60.0  # until a request must be answered
-    body_seconds: float = 10.0  # until the body of a request must have arrived
     unread_keys: tuple[str, ...] = UNREAD_KEYS
 
 
@@ -116,7 +115,7 @@ class Texts(NamedTuple):
         return self.key if self.is_single else f"{self.key}[{number}]"
 
 
-def read_body(path: str, body: bytes, unread_keys: Sequence[str] = UNREAD_KEYS) -> Request:
+def read_request(path: str, body: bytes, unread_keys: Sequence[str] = UNREAD_KEYS) -> Request:
     """Return the request in a body; null counts as missing. Raises ApiError with the key."""
     try:
         table = untrusted.json_of(body, "the request")

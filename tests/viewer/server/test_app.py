@@ -116,23 +116,11 @@ def test_invalid_requests_are_refused(client) -> None:
     assert refused({"request": "echo"}, Content_Type="text/plain") == (415, kind)
     assert refused({"request": "echo"}, Content_Type="") == (415, kind)
     assert refused(b"") == (400, "the request is not valid JSON: Expecting value: line 1 column 1 (char 0)")
-    assert refused(b'{"request": NaN}') == (400, "the request is not valid JSON: NaN is not allowed in JSON")
-    assert refused(b'{"request": -Infinity}') == (
-        400,
-        "the request is not valid JSON: -Infinity is not allowed in JSON",
-    )
-    assert refused([1]) == (400, "a request must be a JSON object")
-    assert refused(b'"echo"') == (400, "a request must be a JSON object")
+    assert refused(b'{"request": NaN}') == (400, "the request is not valid JSON: NaN is not a JSON number")
+    assert refused([1]) == (400, "the request must contain a JSON object, not list")
     assert refused({"request": "nothing"}) == (400, "unknown request 'nothing'")
     # A charset parameter in Content-Type is accepted.
     assert client.ask({"request": "echo"}, Content_Type="Application/JSON; charset=utf-8").status == 200
-
-
-def test_too_large_headers_are_refused(client) -> None:
-    assert client.send("GET", "/", X_Large="x" * 30_000).status == 200
-    for path, headers in (("/", {"X_Large": "x" * 33_000}), ("/" + "a" * 33_000, {})):
-        answer = client.send("GET", path, **headers)
-        assert (answer.status, answer.error) == (431, "URL and headers exceed 32768 bytes")
 
 
 def test_a_code_is_exchanged_once_for_a_token_and_a_cookie(client, server) -> None:
@@ -144,18 +132,14 @@ def test_a_code_is_exchanged_once_for_a_token_and_a_cookie(client, server) -> No
     assert (answer.status, json.loads(answer.body)) == (200, {"token": client.token})
     assert answer.headers["set-cookie"] == f"{client.cookie}; HttpOnly; Path=/ask; SameSite=strict"
     assert code not in (client.token, client.cookie)
-    used = "the code of this URL was used already: open the new URL that the program has printed"
-    for _ in range(2):
-        answer = enter({"code": code})
-        assert (answer.status, answer.error, "set-cookie" in answer.headers) == (403, used, False)
-    wrong = "the code is missing or wrong: open the URL that the program has printed"
-    for body in ({}, {"code": None}, {"code": 1}, {"code": "guess"}, {"code": client.token}):
+    wrong = "the code is wrong or was used: open the newest URL that the program has printed"
+    for body in ({"code": code}, {}, {"code": None}, {"code": 1}, {"code": "guess"}, {"code": client.token}):
         answer = enter(body)
         assert (answer.status, answer.error, "set-cookie" in answer.headers) == (403, wrong, False)
-    assert (enter([]).status, enter([]).error) == (400, "a request must be a JSON object")
+    assert (enter([]).status, enter([]).error) == (400, "the request must contain a JSON object, not list")
     assert (enter({"code": "x" * 1024}).status, enter({"code": "x" * 1024}).error) == (
         413,
-        "the body of the request exceeds 1024 bytes",
+        "the body of the request exceeds 1,024 bytes",
     )
     assert client.send("POST", "/ask/enter", b"{}", Content_Type="text/plain").status == 415
 
@@ -182,4 +166,4 @@ def test_a_too_large_body_is_refused(client) -> None:
     assert client.ask(fits).status == 200
     fits["text"] += "x"
     answer = client.ask(fits)
-    assert (answer.status, answer.error) == (413, f"the body of the request exceeds {MAX_BODY_BYTES} bytes")
+    assert (answer.status, answer.error) == (413, f"the body of the request exceeds {MAX_BODY_BYTES:,} bytes")

@@ -13,7 +13,8 @@ from urllib.request import url2pathname
 import pytest
 from waiting import HANG
 
-from uwaga.viewer.server.server import PortError, ServedView
+from uwaga._base.connections import PortError
+from uwaga.viewer.server.server import ServedView
 
 
 def test_it_listens_on_loopback_only(server) -> None:
@@ -29,7 +30,7 @@ def test_it_listens_on_loopback_only(server) -> None:
 def test_a_port_that_is_in_use(service, server) -> None:
     with pytest.raises(PortError) as caught:
         ServedView(service, title="another", port=server.port)
-    assert str(caught.value).startswith(f"port {server.port} is not available: ")
+    assert str(caught.value).startswith(f"port {server.port} of 127.0.0.1 is not available: ")
 
 
 def test_a_port_can_be_reused_at_once(service) -> None:

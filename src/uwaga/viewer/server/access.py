@@ -1,6 +1,6 @@
 """Access control: a request is answered only if it comes from this server's own page, in a browser that opened the printed URL.
 
-A page of another site can make a browser send requests to 127.0.0.1, but cannot set their Host, Origin and Sec-Fetch-*
+A page of another site can make a browser send requests to 127.0.0.1, but cannot set their Host and Origin
 headers, and does not know the token. If that site's domain name
 resolves to 127.0.0.1 (DNS rebinding), the Host header holds that name, and the request is refused.
 
@@ -13,17 +13,13 @@ import hmac
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 TOKEN_HEADER = "X-Uwaga-Token"
 COOKIE_PATH = "/ask"  # browsers send the cookie with requests to this path only
-_MAX_CODES = 64  # how many unused codes are remembered, and how many used ones
+_MAX_CODES = 64  # how many unused codes are remembered
 
 Headers = Iterable[tuple[bytes, bytes]]  # as in ASGI: lower-case names
-
-
-class CodeUsedError(Exception):
-    """A one-time code that was exchanged before."""
 
 
 class AccessControl:
@@ -46,7 +42,6 @@ class AccessControl:
         self.cookie_name = f"uwaga-{port}"
         self._lock, self._used = threading.Lock(), used
         self._codes: deque[str] = deque(maxlen=_MAX_CODES)
-        self._used_codes: deque[str] = deque(maxlen=_MAX_CODES)
         self._url_code = ""
 
     def refusal(self, headers: Headers) -> str | None:
@@ -59,8 +54,6 @@ class AccessControl:
             return "forbidden: the Host header is not this server's address"
         if any(name.lower() not in self._origins for name in origin):
             return "forbidden: the request comes from another origin"
-        if _is_cross_site({name: values[0] for name, values in results.items()}):
-            return "forbidden: the request comes from another site"
         return None
 
     def is_authorized(self, token: str | None, cookie: str | None) -> bool:
@@ -83,29 +76,15 @@ class AccessControl:
             return self._url_code
 
     def exchange(self, code: str) -> bool:
-        """Use a one-time code, and return whether it was valid. Raises CodeUsedError: it was used."""
+        """Use a one-time code, and return whether it was valid."""
         with self._lock:
-            result = [valid for valid in self._codes if _same(code, valid)]
-            if not result and any(_same(code, used) for used in self._used_codes):
-                raise CodeUsedError
-            for used_code in result:
-                self._codes.remove(used_code)
-                self._used_codes.append(used_code)
-        for used_code in result:
-            self._used(used_code)
-        return bool(result)
+            found = [valid for valid in self._codes if _same(code, valid)]
+            for valid in found:
+                self._codes.remove(valid)
+        if found:
+            self._used(code)
+        return bool(found)
 
 
 def _same(offered: str, secret: str) -> bool:
     return hmac.compare_digest(offered.encode("utf-8", "replace"), secret.encode())
-
-
-def _is_cross_site(headers: Mapping[bytes, str]) -> bool:
-    """Return whether a page of another site sent a request.
-
-    Following a link is allowed from anywhere, such as from a terminal that is itself a web page: the page that it opens
-    holds no data.
-    """
-    if headers.get(b"sec-fetch-site", "none") in ("none", "same-origin"):
-        return False
-    return (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) != ("navigate", "document")

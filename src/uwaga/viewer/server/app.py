@@ -1,11 +1,9 @@
 """The ASGI application: the page, its script and styles, and the request handlers, behind access control and size limits."""
 
 import asyncio
-import itertools
-import json
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
@@ -14,12 +12,14 @@ from starlette.requests import ClientDisconnect, Request, cookie_parser
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from uwaga._base.connections import IdleConnectionReaper
+from uwaga._base.connections import read_body, require_json, unless_gone
+from uwaga._base.errors import CheckpointError
 from uwaga._base.languages import LANGUAGES, of_header
+from uwaga._base.untrusted import json_of
 from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.html import served_html
-from uwaga.viewer.server.access import COOKIE_PATH, TOKEN_HEADER, AccessControl, CodeUsedError
+from uwaga.viewer.server.access import COOKIE_PATH, TOKEN_HEADER, AccessControl
 from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter
 from uwaga.viewer.service import TABLE
 
@@ -44,10 +44,8 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 
-MAX_HEADER_BYTES = 1 << 15  # URL and headers of a request
 MAX_BODY_BYTES = 1 << 18  # body of a request; the list of exact tiles of a snapshot is the longest
 _MAX_CODE_BYTES = 1 << 10  # body of a request that exchanges a code
-BODY_TIMEOUT = 10.0  # seconds until a body must be complete; a stalled one would hold its slot
 _RELOAD_SECONDS = 1.0  # between checks for changed files of the front end, so that edits show at a reload
 CHUNK = 1 << 14  # bytes of a response that are sent at once; a connection buffers four chunks and one more
 # Status, message (empty: that of the exception) and headers of the exceptions that are no HTTPExceptions.
@@ -65,14 +63,13 @@ def application(
     language: str | None = None,
     access: AccessControl,
     limiter: ConcurrencyLimiter,
-    reaper: IdleConnectionReaper,
     renew: Callable[[], object],
 ) -> "ASGIApp":
     """Return the ASGI application of a view.
 
     Args:
         language: of the page; None: what the browser prefers. The page's address may name another.
-        renew: called when a client sends a code that was used already.
+        renew: called when a client sends a code that is wrong or was used already.
     """
     routes = [
         _page(title, language),
@@ -82,7 +79,7 @@ def application(
         _session(access, renew),
     ]
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys((*_STATUS, HTTPException, Exception), _error))
-    return _Protected(app, access, reaper)
+    return _Protected(app, access)
 
 
 class RequestHandler:
@@ -96,22 +93,15 @@ class RequestHandler:
         if not has_session(self._access, request.headers):
             message = "the token or the cookie is missing or wrong: open the URL that the program has printed"
             raise HTTPException(403, message)
-        _require_json(request.headers)
+        require_json(request)
         with self._limiter.slot():
-            reply = await self._reply(parse_request(await _read_body(request, MAX_BODY_BYTES)), receive)
+            asked = parse_request(await read_body(request, MAX_BODY_BYTES))
+            handler = TABLE.get(str(asked.get("request")))
+            computed = self._limiter.compute(
+                lambda: self._service.answer(asked).to_bytes(), "short" if handler is None else handler.lane
+            )
+            reply = await unless_gone(receive, computed)
             await Response(reply, media_type="application/octet-stream")(scope, receive, send)
-
-    async def _reply(self, asked: Mapping[str, object], receive: "Receive") -> bytes:
-        """Return the bytes of a reply. Raises RequestError; ClientDisconnect if the client goes first."""
-        handler = TABLE.get(str(asked.get("request")))
-        reply = await self._limiter.compute(
-            lambda: self._service.answer(asked).to_bytes(),
-            _disconnected(receive),
-            lane="short" if handler is None else handler.lane,
-        )
-        if reply is None:
-            raise ClientDisconnect
-        return reply
 
 
 def _session(access: AccessControl, renew: Callable[[], object]) -> Route:
@@ -121,19 +111,14 @@ def _session(access: AccessControl, renew: Callable[[], object]) -> Route:
     """
 
     async def respond(request: Request) -> Response:
-        _require_json(request.headers)
-        body = await _read_body(request, _MAX_CODE_BYTES)
-        response = _AsciiJSONResponse({"token": access.token})
+        require_json(request)
+        code = parse_request(await read_body(request, _MAX_CODE_BYTES)).get("code")
+        response = JSONResponse({"token": access.token})
         if has_session(access, request.headers):
             return response
-        code = parse_request(body).get("code")
-        try:
-            if not isinstance(code, str) or not access.exchange(code):
-                raise HTTPException(403, "the code is missing or wrong: open the URL that the program has printed")
-        except CodeUsedError as error:
+        if not isinstance(code, str) or not access.exchange(code):
             renew()
-            message = "the code of this URL was used already: open the new URL that the program has printed"
-            raise HTTPException(403, message) from error
+            raise HTTPException(403, "the code is wrong or was used: open the newest URL that the program has printed")
         response.set_cookie(access.cookie_name, access.cookie, path=COOKIE_PATH, httponly=True, samesite="strict")
         return response
 
@@ -149,49 +134,37 @@ def has_session(access: AccessControl, headers: Headers) -> bool:
 def parse_request(body: bytes) -> dict[str, object]:
     """Return the JSON object of a body. Raises HTTPException."""
     try:
-        request = json.loads(body, parse_constant=_no_constant)
-    except RecursionError as error:
-        raise HTTPException(400, "the JSON of the request is nested too deeply") from error
-    except ValueError as error:  # also for bytes that are not UTF-8, and for an integer of thousands of digits
-        raise HTTPException(400, f"the request is not valid JSON: {error}") from error
-    if not isinstance(request, dict):
-        raise HTTPException(400, "a request must be a JSON object")
-    return request
+        return json_of(body, "the request")
+    except CheckpointError as error:
+        raise HTTPException(400, str(error)) from error
 
 
 class _Protected:
     """Access control in front of an application, security headers on all responses, and bodies sent in chunks.
 
     A chunk waits until those before it are sent, so that a client that does not read its responses holds a few chunks of memory
-    at most. Connections are kept alive for authorized clients alone: any other client gets one response, also if it pipelines
-    requests.
+    at most.
     """
 
-    def __init__(self, app: "ASGIApp", access: AccessControl, reaper: IdleConnectionReaper) -> None:
-        self._app, self._access, self._reaper = app, access, reaper
+    def __init__(self, app: "ASGIApp", access: AccessControl) -> None:
+        self._app, self._access = app, access
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         assert scope["type"] == "http", "the server offers neither websockets nor a lifespan"
 
-        headers = _HEADERS if has_session(self._access, Headers(scope=scope)) else {**_HEADERS, "Connection": "close"}
-
         async def send_with_headers(message: "Message") -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(headers)
+                MutableHeaders(scope=message).update(_HEADERS)
                 await send(message)
                 return
             body, more = message.get("body", b""), message.get("more_body", False)
             for at in range(0, max(len(body), 1), CHUNK):
                 is_last = not more and at + CHUNK >= len(body)
                 await send({**message, "body": body[at : at + CHUNK], "more_body": not is_last})
-                self._reaper.record_progress(scope["client"], complete=is_last)
                 await asyncio.sleep(0)  # where the client has gone, uvicorn learns it here, and sends no more
 
-        status, error = 403, self._access.refusal(scope["headers"])
-        # h11 limits headers that arrive in parts, but not those that arrive at once.
-        if len(scope["raw_path"]) + sum(map(len, itertools.chain(*scope["headers"]))) > MAX_HEADER_BYTES:
-            status, error = 431, f"URL and headers exceed {MAX_HEADER_BYTES} bytes"
-        app = self._app if error is None else JSONResponse({"error": error}, status)
+        error = self._access.refusal(scope["headers"])
+        app = self._app if error is None else JSONResponse({"error": error}, 403)
         await app(scope, receive, send_with_headers)
 
 
@@ -238,43 +211,4 @@ async def _error(request: Request, error: Exception) -> Response:
         headers = dict(error.headers or {})
         messages = {404: "not found", 405: f"method {request.method} is not allowed"}
         status, message = error.status_code, messages.get(error.status_code, error.detail)
-    return _AsciiJSONResponse({"error": message or str(error)}, status, headers)
-
-
-def _require_json(headers: Headers) -> None:
-    if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-        raise HTTPException(415, "the Content-Type of a request must be application/json")
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not allowed in JSON")
-
-
-async def _read_body(request: Request, max_bytes: int) -> bytes:
-    """Return the body. Raises HTTPException before memory exceeds the limit; ClientDisconnect."""
-    too_large = HTTPException(413, f"the body of the request exceeds {max_bytes} bytes")
-    announced = request.headers.get("content-length", "0")
-    if announced.isdecimal() and int(announced[:20]) > max_bytes:
-        raise too_large
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > max_bytes:
-                    raise too_large
-    except TimeoutError as error:
-        raise HTTPException(408, f"the body of the request was not complete within {BODY_TIMEOUT:g} seconds") from error
-    return bytes(body)
-
-
-async def _disconnected(receive: "Receive") -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-class _AsciiJSONResponse(JSONResponse):
-    """Messages repeat parts of the request, which may hold lone surrogates; these have no UTF-8."""
-
-    def render(self, content: object) -> bytes:
-        return json.dumps(content).encode("ascii")
+    return JSONResponse({"error": message or str(error)}, status, headers)

@@ -1,10 +1,10 @@
 """How many requests are computed at once, and how many wait; without a limit, clients would use up the threads that answer others."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from uwaga.viewer.request_table import Lane
 
@@ -46,31 +46,13 @@ class ConcurrencyLimiter:
         finally:
             self.taken -= 1
 
-    async def compute(
-        self, work: Callable[[], Result], disconnected: Coroutine[Any, Any, None], *, lane: Lane = "short"
-    ) -> Result | None:
-        """Return the result of `work`, computed in a thread; None if `disconnected` ends first.
+    async def compute(self, work: Callable[[], Result], lane: Lane = "short") -> Result:
+        """Return the result of `work`, computed in a thread. Work waits only for other work of its lane.
 
-        Work waits only for other work of its lane.
-
-        After a disconnect, work that is queued is dropped; work that has begun runs to its end and keeps its thread.
+        If this is cancelled, work that is queued is dropped; work that has begun runs to its end and keeps its thread.
         """
-        result = asyncio.ensure_future(self._run(work, self._semaphores[lane]))
-        gone = asyncio.ensure_future(disconnected)
-        try:
-            await asyncio.wait({result, gone}, return_when=asyncio.FIRST_COMPLETED)
-            return result.result() if result.done() else None
-        finally:
-            gone.cancel()
-            result.cancel()
-
-    def close(self) -> None:
-        """Drop queued work; work that has begun runs to its end."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _run(self, work: Callable[[], Result], semaphore: asyncio.Semaphore) -> Result:
+        semaphore, loop = self._semaphores[lane], asyncio.get_running_loop()
         await semaphore.acquire()
-        loop = asyncio.get_running_loop()
 
         def release(_: Future[Result]) -> None:
             with suppress(RuntimeError):  # the loop is closed, and nothing waits any more
@@ -79,3 +61,7 @@ class ConcurrencyLimiter:
         begun = self._threads.submit(work)
         begun.add_done_callback(release)
         return await asyncio.wrap_future(begun)
+
+    def close(self) -> None:
+        """Drop queued work; work that has begun runs to its end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from types import FrameType
 
-from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper, max_connections, uvicorn_server
+from uwaga._base.connections import IdleConnectionReaper, listen, serve, uvicorn_server
 from uwaga._base.durable import PrivateFolder
 from uwaga.viewer.page.snapshot import SECONDS, save_snapshot
 from uwaga.viewer.places import place_of
@@ -25,10 +25,6 @@ _LOOPBACK = "127.0.0.1"
 # Browsers that run in the terminal. Without a display, the module webbrowser finds only these.
 _TEXT_BROWSERS = {"www-browser", "elinks", "links", "links2", "lynx", "w3m"}
 _SHUTDOWN_SECONDS = 1  # for replies that are being computed
-_BACKLOG = 128  # connections that are accepted at once
-# Kernel buffer of a connection in each direction; the default grows to megabytes. With less than two packets of the loopback
-# interface, of 64 KiB each, delayed acknowledgements would cost 40 ms per packet.
-_SOCKET_BYTES = 1 << 17
 # The command line of a browser can be read by all users of the machine; this file only by its owner.
 _REDIRECT = """<!doctype html>
 <meta charset="utf-8">
@@ -37,10 +33,6 @@ _REDIRECT = """<!doctype html>
 <title>uwaga</title>
 <a href="{address}">uwaga</a>
 """
-
-
-class PortError(OSError):
-    """The requested port is not available."""
 
 
 class ServedView:
@@ -57,7 +49,6 @@ class ServedView:
         lesson: whether its script has the lesson from the first.
         announce: called with a new URL when one with a used code is opened, unless a URL with an unused code was announced.
         language: of the page; None: what the browser prefers.
-        timeouts: of connections that wait for their peer.
 
     Raises:
         PortError: the port is not available.
@@ -73,9 +64,8 @@ class ServedView:
         lesson: bool = False,
         announce: Callable[[str], object] = lambda address: None,
         language: str | None = None,
-        timeouts: ConnectionTimeouts = ConnectionTimeouts(),  # noqa: B008  # a tuple
     ) -> None:
-        listening = _listen(port)
+        listening = listen(_LOOPBACK, port)
         self.port: int = listening.getsockname()[1]
         self.fragment, self._announce = fragment, announce
         self._path = "?lesson" if lesson else ""
@@ -84,17 +74,16 @@ class ServedView:
         self.access = AccessControl(self.port, self._code_used)
         self._announced = self.address
         self.service, self.limiter = service, ConcurrencyLimiter()
-        self.reaper = IdleConnectionReaper(timeouts, max_connections())
+        self.reaper = IdleConnectionReaper()
         app = application(
             service,
             title=title,
             language=language,
             access=self.access,
             limiter=self.limiter,
-            reaper=self.reaper,
             renew=self._renew,
         )
-        self.uvicorn = uvicorn_server(app, self.reaper, backlog=_BACKLOG)
+        self.uvicorn = uvicorn_server(app, self.reaper)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=[listening], name="uwaga-view", daemon=True)
         self._thread.start()
@@ -222,41 +211,12 @@ class ServedView:
 
     def _serve(self, listening: socket.socket) -> None:
         try:
-            asyncio.run(self._run(listening))
+            # Replies that are being computed may end; then all connections are closed.
+            asyncio.run(serve(self.uvicorn, self.reaper, listening, grace=_SHUTDOWN_SECONDS))
         finally:
             self.limiter.close()
             listening.close()
             self._ended.set()
-
-    async def _run(self, listening: socket.socket) -> None:
-        serving = asyncio.ensure_future(self.uvicorn.serve(sockets=[listening]))
-        while not self.uvicorn.should_exit and not serving.done():
-            await asyncio.wait({serving}, timeout=0.1)
-            self.reaper.reap(self.uvicorn.server_state.connections)
-        # Replies that are being computed may end; then all connections are closed.
-        await asyncio.wait({serving}, timeout=_SHUTDOWN_SECONDS)
-        for connection in list(self.uvicorn.server_state.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
-        await serving
-
-
-def _listen(port: int) -> socket.socket:
-    # The protocol is named, since asyncio disables Nagle's algorithm only for sockets that say they are TCP; with it, the
-    # second packet of a reply would wait 40 ms.
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    if os.name == "posix":  # otherwise a port stays taken for a minute after its last connection
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    for which in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # accepted connections inherit them
-        listening.setsockopt(socket.SOL_SOCKET, which, _SOCKET_BYTES)
-    try:
-        listening.bind((_LOOPBACK, port))
-        listening.listen(128)
-    except (OSError, OverflowError) as error:
-        listening.close()
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise PortError(f"port {port} is not available: {why}") from error
-    return listening
 
 
 @contextmanager
