@@ -8,6 +8,7 @@ from uwaga.inspect import editing, edits, run_text
 from uwaga.models.checkpoints import weight_files
 from uwaga.models.tokenizers import tokenizer
 from uwaga.serve.requests import MAX_CHARACTERS, Limits
+from uwaga.serve.scheduler import ITEM_TOKENS
 from uwaga.viewer import service, texts
 from uwaga.viewer.server import app
 
@@ -71,9 +72,7 @@ def test_the_limits_of_serve_are_those_of_the_code() -> None:
         "serve: texts of a request": most.items,
         "serve: characters of a text": MAX_CHARACTERS,
         "serve: tokens of a request": most.tokens,
-        "serve: requests in the queue": most.queue_requests,
-        "serve: texts in the queue": most.queue_items,
-        "serve: tokens in the queue": most.queue_tokens,
+        f"serve: tokens in the queue, with {ITEM_TOKENS} more for each text": most.queue_tokens,
         "serve: seconds until a body is complete": connections.BODY_SECONDS,
         "serve: seconds until the answer": most.seconds,
     }

@@ -77,7 +77,7 @@ def serving(encoder: TextEncoder, one_thread: None) -> Iterator[Callable[..., An
                 if held is not None:
                     held.go(1000)
                 await asyncio.get_running_loop().run_in_executor(None, service.close)
-            assert service.scheduler.held == (0, 0, 0)
+            assert service.scheduler.held == 0
             assert service.body_bytes == 0
 
         asyncio.run(main())

@@ -9,6 +9,8 @@ import numpy as np
 from served import served
 from tiny_tokenizer import SPECIAL, WORDS
 
+from uwaga.serve.scheduler import ITEM_TOKENS
+
 LONG = "the cat sat on the mat and then it ran away from the house"
 TEXTS = ["the cat sat on the mat", "a dog", "it ran away, unbelievable.", "the house and the cat and the dog", "Cat"]
 
@@ -76,7 +78,8 @@ async def test_what_waits_is_packed_as_soon_as_the_model_is_free(client, held, e
     first = asyncio.ensure_future(client.post("/v1/embeddings", {"input": "a dog"}))
     assert await held.begun.get() == ["a dog"]
     others = [asyncio.ensure_future(client.post("/v1/embeddings", {"input": text})) for text in TEXTS]
-    while client.service.scheduler.held.requests < 6:
+    tokens = sum(len(encoder.tokenizer.with_special_tokens([text])[0]) for text in ["a dog", *TEXTS])
+    while client.service.scheduler.held < tokens + 6 * ITEM_TOKENS:
         await asyncio.sleep(0)
     held.go()
     assert sorted(await held.begun.get()) == sorted(TEXTS)
@@ -95,11 +98,12 @@ async def test_a_client_that_leaves_is_not_computed_for(client, held) -> None:
     await held.begun.get()
     second = asyncio.ensure_future(client.post("/v1/embeddings", {"input": ["the cat"] * 50}, gone=gone))
     third = asyncio.ensure_future(client.post("/v1/embeddings", {"input": "a house"}))
-    while client.service.scheduler.held.requests < 3:
+    two, all_three = 2 * (4 + ITEM_TOKENS), 52 * (4 + ITEM_TOKENS)
+    while client.service.scheduler.held < all_three:
         await asyncio.sleep(0)
     gone.set()
     assert (await second).status == 0
-    assert client.service.scheduler.held.requests == 2
+    assert client.service.scheduler.held == two
     held.go()
     assert await held.begun.get() == ["a house"]
     held.go()

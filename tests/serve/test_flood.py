@@ -13,8 +13,8 @@ from flood import Flood, texts_and_vectors
 from waiting import until
 
 from uwaga import TextEncoder
+from uwaga.serve.scheduler import ITEM_TOKENS
 
-_NOTHING = {"requests": 0, "items": 0, "tokens": 0}
 _CLIENTS = 16
 
 
@@ -37,21 +37,24 @@ def flood(server, expected: dict[str, bytes], requests: int) -> None:
     assert traffic.wrong == []
     assert sum(traffic.counts.values()) == requests
     assert min(traffic.counts[kind] for kind in ("answered", "refused", "vanished")) >= requests // 20
-    until(lambda: json.loads(server.get("/health"))["queue"] == _NOTHING)
+    until(lambda: json.loads(server.get("/health"))["queue_tokens"] == 0)
 
 
 @pytest.mark.slow
-def test_a_flood_has_the_bits_of_encode_alone(start: Callable, expected: dict[str, bytes]) -> None:
+def test_a_flood_has_the_bits_of_encode_alone(
+    start: Callable, encoder: TextEncoder, expected: dict[str, bytes]
+) -> None:
     """Then SIGTERM under load: what was accepted is finished."""
     server = start()
     flood(server, expected, 300)
-    texts = (list(expected) * 8)[:1500]
+    texts = (list(expected) * 8)[:500]
+    size = sum(map(len, encoder.tokenizer.with_special_tokens(texts))) + ITEM_TOKENS * len(texts)
     with ThreadPoolExecutor(_CLIENTS) as clients:
         asked = [clients.submit(server.embed, texts) for _ in range(_CLIENTS)]
 
         def are_accepted() -> bool:
             answered = sum(task.done() for task in asked)  # before the others are counted: none is counted twice
-            return answered + json.loads(server.get("/health"))["queue"]["requests"] >= _CLIENTS
+            return answered * size + json.loads(server.get("/health"))["queue_tokens"] >= _CLIENTS * size
 
         until(are_accepted)
         server.process.send_signal(signal.SIGTERM)

@@ -5,7 +5,6 @@ import threading
 from unittest import mock
 
 import numpy as np
-import pytest
 from served import served
 from waiting import HANG
 
@@ -44,22 +43,26 @@ async def test_a_body_is_not_read_beyond_the_limit_announced_or_not(client) -> N
     assert answer.status == 413
 
 
-@pytest.mark.parametrize(
-    "most", [{"queue_requests": 1}, {"queue_items": 3}, {"queue_tokens": 12}, {"all_bodies_bytes": 50}]
-)
-def test_a_full_queue_is_said_and_what_is_in_it_is_computed(serving, most) -> None:
-    async def test(client, held) -> None:
-        first = asyncio.ensure_future(client.post("/v1/embeddings", {"input": ["a cat", "a dog"]}))
-        await held.begun.get()
-        second = await client.post("/v1/embeddings", {"input": ["a house", "a mat"]})
-        ranked = await client.post("/v1/rerank", {"query": "a", "documents": ["b", "c"]})
-        assert second.status == ranked.status == 429
-        assert (second.headers["retry-after"], second.json["error"]["code"]) == ("1", "queue_full")
-        held.go()
-        assert (await first).status == 200
-        assert client.service.scheduler.held == (0, 0, 0)
+@served(hold=True, limits=Limits(tokens=12))
+async def test_a_full_queue_is_said_and_what_is_in_it_is_computed(client, held) -> None:
+    first = asyncio.ensure_future(client.post("/v1/embeddings", {"input": ["a cat", "a dog"]}))
+    await held.begun.get()
+    second = await client.post("/v1/embeddings", {"input": ["a house", "a mat"]})
+    ranked = await client.post("/v1/rerank", {"query": "a", "documents": ["b", "c"]})
+    assert second.status == ranked.status == 429
+    assert (second.headers["retry-after"], second.json["error"]["code"]) == ("1", "queue_full")
+    held.go()
+    assert (await first).status == 200
+    assert client.service.scheduler.held == 0
 
-    serving(test, hold=True, limits=Limits(**most))
+
+@served(limits=Limits(body_bytes=100))
+async def test_bodies_beyond_the_limit_of_all_are_refused(client) -> None:
+    others = client.service.limits.all_bodies_bytes - 20
+    client.service.body_bytes += others
+    answer = await client.post("/v1/embeddings", {"input": "a cat and a dog"})
+    client.service.body_bytes -= others
+    assert (answer.status, answer.json["error"]["code"]) == (429, "queue_full")
 
 
 @served()

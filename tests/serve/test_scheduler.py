@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from waiting import HANG
 
-from uwaga.serve.scheduler import FairQueue, Job, QueueSize, Scheduler
+from uwaga.serve.scheduler import ITEM_TOKENS, FairQueue, Job, Scheduler
 
-NO_LIMIT = QueueSize(1000, 1000, 10**6)
+NO_LIMIT = 10**6
 
 
 def job(name: str, *tokens: int, kind: str = "") -> Job:
@@ -82,7 +82,7 @@ async def test_a_released_job_holds_no_texts_though_the_queue_has_it() -> None:
     for job in jobs[:2]:  # the one that is computed, and one that waits
         scheduler.release(job)
         assert len(job.items) == len(job.tokens) == 0
-    assert scheduler.held == (1, 1, 1)
+    assert scheduler.held == ITEM_TOKENS + 1
     go.set()
     assert (await jobs[2].result)[:, 0].tolist() == [1]
     scheduler.release(jobs[2])

@@ -40,10 +40,8 @@ def serve(
         typer.Option("--truncate", help="Cut texts that are longer than the model reads instead of rejecting them."),
     ] = False,
     step_tokens: Annotated[int, typer.Option(min=1, help="Tokens that the model reads in one forward pass.")] = 2048,
-    max_items: Annotated[int, typer.Option(min=1, help="Maximum texts per request.")] = 2048,
     max_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per request.")] = 1 << 18,
     max_body: Annotated[int, typer.Option(min=1, help="Maximum request size in MB (2^20 bytes).")] = 4,
-    max_queue: Annotated[int, typer.Option(min=1, help="Maximum tokens of all waiting requests.")] = 1 << 20,
     timeout: Annotated[float, typer.Option(min=0.001, help="Maximum seconds per request.")] = 60.0,
     access_log: Annotated[
         bool,
@@ -57,8 +55,6 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a model's vectors through the interfaces of OpenAI, Cohere and Jina. SIGTERM or Ctrl-C ends the server."""
-    if max_queue < max_tokens:
-        fail("serve", f"--max-queue {max_queue} is less than --max-tokens {max_tokens}: such a request would never fit")
     shown = name or (Path(model).resolve().name if Path(model).exists() else model)
     if not shown.isprintable():
         fail("serve", f"the model's name {printable(shown)} has characters that no client can send; give one by --name")
@@ -70,10 +66,7 @@ def serve(
         fail("serve", missing(error, "serve"))
     limits = Limits(
         body_bytes=max_body * _MEGABYTE,
-        items=max_items,
         tokens=max_tokens,
-        queue_tokens=max_queue,
-        all_bodies_bytes=max(Limits().all_bodies_bytes, max_body * _MEGABYTE),
         seconds=timeout,
         unread_keys=(*UNREAD_KEYS, *(ignore_key or ())),
     )

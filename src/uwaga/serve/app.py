@@ -28,7 +28,7 @@ from uwaga._base.errors import DataError
 from uwaga._base.terminal import printable, short
 from uwaga.serve.models import EmbeddingModel, check_finite
 from uwaga.serve.requests import GOT, POSTED, ApiError, CohereRerank, Limits, OpenAIEmbeddings, read_request, texts_of
-from uwaga.serve.scheduler import Job, QueueSize, Run, Scheduler
+from uwaga.serve.scheduler import Job, Run, Scheduler
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -78,10 +78,11 @@ class Service:
         self._seconds = Histogram("uwaga_request_seconds", "From headers to the end of the answer.", ["path"], **about)
         self.disconnects = Counter("uwaga_disconnects", "Requests whose client left before the answer.", **about)
         steps = Histogram("uwaga_step_tokens", "Tokens that the model reads at a time.", buckets=_TOKENS, **about)
-        most = QueueSize(limits.queue_requests, limits.queue_items, limits.queue_tokens)
-        self.scheduler = Scheduler(run or model.run, step_tokens=step_tokens, limit=most, on_step=steps.observe)
+        self.scheduler = Scheduler(
+            run or model.run, step_tokens=step_tokens, limit=limits.queue_tokens, on_step=steps.observe
+        )
         waits = Gauge("uwaga_queue_tokens", "Tokens that wait or are computed.", **about)
-        waits.set_function(lambda: self.scheduler.held.tokens)
+        waits.set_function(lambda: self.scheduler.held)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="uwaga-read")
         self._large_reader = ThreadPoolExecutor(1, thread_name_prefix="uwaga-read-large")
         self.body_bytes = 0  # of requests that are not answered
@@ -165,7 +166,7 @@ def application(service: Service) -> "ASGIApp":
     got: dict[str, Callable[[], Response]] = {
         "/v1/models": lambda: JSONResponse({"object": "list", "data": [model]}),
         "/health": lambda: JSONResponse(
-            {"status": "ok", "model": service.name, "queue": service.scheduler.held._asdict()}
+            {"status": "ok", "model": service.name, "queue_tokens": service.scheduler.held}
         ),
         "/metrics": lambda: Response(generate_latest(service.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}),
         "/openapi.json": lambda: JSONResponse(document),

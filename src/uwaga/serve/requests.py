@@ -48,12 +48,18 @@ class Limits:
     body_bytes: int = 4 << 20
     items: int = 2048  # texts of a request, as OpenAI's
     tokens: int = 1 << 18  # of a request
-    queue_requests: int = 1024
-    queue_items: int = 1 << 15
-    queue_tokens: int = 1 << 20
-    all_bodies_bytes: int = 64 << 20  # of bodies that are read, or whose requests are not answered
     seconds: float = 60.0  # until a request must be answered
     unread_keys: tuple[str, ...] = UNREAD_KEYS
+
+    @property
+    def all_bodies_bytes(self) -> int:
+        """Return the bytes of bodies that are read, or whose requests are not answered."""
+        return 16 * self.body_bytes
+
+    @property
+    def queue_tokens(self) -> int:
+        """Return the size of all jobs that are not answered."""
+        return 4 * self.tokens
 
 
 def _doc(description: str) -> Any:

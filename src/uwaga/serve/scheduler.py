@@ -15,10 +15,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+ITEM_TOKENS = 32  # that an item counts for in the queue, in addition to its own
 Run = Callable[[Sequence[Any], Any], np.ndarray]  # R items, texts or pairs of texts, and their kind to (R, E)
 
 
@@ -40,6 +41,11 @@ class Job:
     taken: int = 0  # items that a step has
     rows: np.ndarray | None = None  # those that are computed
     is_released: bool = False
+
+    @property
+    def size(self) -> int:
+        """Return the tokens, and for each item as many more as its result and its objects are worth."""
+        return sum(self.tokens) + ITEM_TOKENS * len(self.items)
 
 
 class FairQueue:
@@ -87,48 +93,35 @@ class FairQueue:
         heapq.heappush(self._heap, (after + job.tokens[job.taken], self._count, job))
 
 
-class QueueSize(NamedTuple):
-    """The size of all requests that wait, are being computed, or are not sent yet."""
-
-    requests: int = 0
-    items: int = 0
-    tokens: int = 0
-
-    def plus(self, job: Job, sign: int = 1) -> "QueueSize":
-        return QueueSize(self.requests + sign, self.items + sign * len(job.items), self.tokens + sign * sum(job.tokens))
-
-
 class Scheduler:
     """Computes jobs in a thread of its own. Its methods are called in one event loop.
 
     Args:
         run: computes items of one kind; the row of an item must not depend on the other items.
         step_tokens: tokens that the model reads at a time; an item with more is computed alone.
-        limit: the largest size of all jobs that are not released.
+        limit: the largest size of all jobs that are not released; if there is none, jobs of any size may come.
         on_step: called with the tokens of each step after it, in the model's thread.
     """
 
     def __init__(
-        self, run: Run, *, step_tokens: int, limit: QueueSize, on_step: Callable[[int], object] = lambda tokens: None
+        self, run: Run, *, step_tokens: int, limit: int, on_step: Callable[[int], object] = lambda tokens: None
     ) -> None:
         self._run, self._step_tokens, self._limit, self._on_step = run, step_tokens, limit, on_step
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="uwaga-model")
         self._lock = threading.Lock()  # for the next two, and for `taken` and `is_released` of jobs
         self._queue = FairQueue()
         self._is_running = False
-        self.held = QueueSize()
+        self.held = 0  # the size of all jobs that wait, are being computed, or are not sent yet
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Put all jobs into the queue, or no job. The caller must release them in any case.
 
         Raises asyncio.QueueFull: with these jobs, the queue would exceed its limit.
         """
-        held, loop = self.held, asyncio.get_running_loop()
-        for job in jobs:
-            held = held.plus(job)
-        if any(have > most for have, most in zip(held, self._limit, strict=True)):
+        size, loop = sum(job.size for job in jobs), asyncio.get_running_loop()
+        if self.held and self.held + size > self._limit:
             raise asyncio.QueueFull
-        self.held = held
+        self.held += size
         for job in jobs:
             job.result = loop.create_future()
         with self._lock:
@@ -142,7 +135,7 @@ class Scheduler:
         """Forget a job that was submitted, without computing items that still wait. Idempotent."""
         if job.is_released:
             return
-        self.held = self.held.plus(job, -1)
+        self.held -= job.size
         with self._lock:
             job.is_released = True
             job.items, job.tokens = (), ()  # the queue may have the job until its turn comes
