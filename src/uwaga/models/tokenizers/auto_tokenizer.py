@@ -2,8 +2,7 @@
 
 tokenizer.json alone does not say it. A class, which tokenizer_config.json or config.json names, takes the vocabulary of tokenizer.json and
 makes the other steps from settings of tokenizer_config.json. Then tokens of up to four files are added. This module gives the
-same ids without transformers, for the classes of the families that uwaga computes; transformers makes all other tokenizers. docs/reference/model-options.md
-lists all keys, and a test compares it with the source of transformers.
+same ids without transformers, for the classes of the families that uwaga computes; transformers makes all other tokenizers, and those with rare keys.
 """
 
 import base64
@@ -37,23 +36,11 @@ _ALIASES = {
     "BartTokenizer": "RobertaTokenizer", "DistilBertTokenizer": "BertTokenizer", "ElectraTokenizer": "BertTokenizer",
     "LongformerTokenizer": "RobertaTokenizer", "MobileBertTokenizer": "BertTokenizer",
 }  # fmt: skip
-# What is done about the keys of tokenizer_config.json that are neither special tokens nor settings of a class (`KINDS`). transformers reads
-# no others: a test searches its source. Rejected ones put something else in the place of tokenizer.json or of a part of it.
-KEYS: Mapping[str, str] = {
-    "added_tokens_decoder": "computed", "additional_special_tokens": "computed", "extra_special_tokens": "computed",
-    "model_specific_special_tokens": "computed", "split_special_tokens": "computed", "tokenizer_class": "computed",
-} | dict.fromkeys((
+# Keys of tokenizer_config.json that put something else in the place of tokenizer.json or of a part of it.
+REJECTED = (
     "_json_padding", "_json_truncation", "_spm_precompiled_charsmap", "fast_tokenizer_files", "fix_mistral_regex", "gguf_file", "init_inputs",
     "merges", "post_processor", "tokenizer_object", "tokenizer_padding", "tokenizer_truncation", "unk_id", "vocab",
-), "rejected") | {"auto_map": "rejected if it names a tokenizer"} | dict.fromkeys((
-    "add_bos_token", "add_eos_token", "backend", "chat_control_tokens", "clean_up_tokenization_spaces",
-    "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", "errors", "files_loaded", "is_local",
-    "local_files_only", "max_length", "merges_file", "name_or_path", "pad_to_multiple_of", "pad_token_type_id", "padding_side",
-    "processor_class", "response_schema", "response_template", "stride", "tokenizer", "tokenizer_file", "truncation_strategy",
-    "use_default_system_prompt", "verbose", "vocab_file",
-), "no effect") | dict.fromkeys((
-    "chat_template", "max_len", "model_input_names", "model_max_length", "truncation_side",
-), "no effect on the tokens of a text; see the other sections")  # fmt: skip
+)  # fmt: skip
 # Of settings, by the types of their defaults; of the others: a switch that may be null, unless it is on.
 _RULES: Mapping[type, Any] = {int: Annotated[Integer, Ge(0), Le(1000)]}
 # For all classes.
@@ -110,38 +97,38 @@ def load(folder: Path) -> tuple[Backend, frozenset[str]]:
     setting(config, folder / "config.json", "model_type", Text | None, None)
     maps = settings.get("auto_map")
     if maps and (not isinstance(maps, dict) or "AutoTokenizer" in maps):
-        raise CheckpointError(
-            f"{folder / SETTINGS}: auto_map names a tokenizer that is code of the directory, which is never run here; "
-            "save the tokenizer with transformers, and leave auto_map out"
-        )
-    for key, effect in KEYS.items():
-        if effect == "rejected" and settings.get(key):
+        why = "auto_map names code of the directory, which is never run here; save the tokenizer with transformers"
+        raise CheckpointError(f"{folder / SETTINGS}: {why}, and leave auto_map out")
+    for key in REJECTED:
+        if settings.get(key):
             raise CheckpointError(f"{folder / SETTINGS}: {key} is not read; what it says belongs in {FILE}")
     name = _class_name(config, settings, described)
     kind = KINDS.get(name or "")
-    if kind is None:
-        return _of_transformers(folder, name)
+    with library_errors(folder):
+        tokens = None if kind is None else _tokens(folder, described, settings)
+    if kind is None or tokens is None:
+        return _of_transformers(folder, "its class" if name is None else f"tokenizer_class {printable(name)}")
     values: dict[str, Any] = SWITCHES | dict(kind.switches)
     for key, default in values.items():
         rule = Switch if default is True else _RULES.get(type(default), Switch | None)
         values[key] = setting(settings, folder / SETTINGS, key, rule, default)
     with library_errors(path):
-        tokens = _Tokens.read(folder, described, settings)
         read = Settings(path, values, _named(kind, described, tokens.named), _charsmap(described.get("normalizer")))
         return _made(kind, described, read, tokens, path)
 
 
 def special_tokens(folder: Path) -> dict[str, str] | None:
-    """Return the special tokens of a directory and of its class by their keys; None: only transformers knows the class.
+    """Return the special tokens of a directory and of its class by their keys; None: only transformers knows them.
 
     Raises CheckpointError.
     """
     described, config, settings = _files(folder)
     kind = KINDS.get(_class_name(config, settings, described) or "")
-    if kind is None:
+    with library_errors(folder):
+        tokens = None if kind is None else _tokens(folder, described, settings)
+    if kind is None or tokens is None:
         return None
-    with library_errors(folder / FILE):
-        named = _named(kind, described, _Tokens.read(folder, described, settings).named)
+    named = _named(kind, described, tokens.named)
     return {key: str(token) for key, token in named.items() if token is not None}
 
 
@@ -187,11 +174,12 @@ def _class_name(config: Mapping[str, Any], settings: Mapping[str, Any], describe
     return _AS_IT_IS if name in _AS_IT_IS_TOO else _ALIASES.get(name, name)
 
 
-def _of_transformers(folder: Path, name: str | None) -> tuple[Backend, frozenset[str]]:
-    path, shown = folder / FILE, "its class" if name is None else f"tokenizer_class {printable(name)}"
+def _of_transformers(folder: Path, shown: str) -> tuple[Backend, frozenset[str]]:
+    path = folder / FILE
     advice = f'to read {FILE} as it is, set "tokenizer_class": "{_AS_IT_IS}" in {SETTINGS}'
     if find_spec("transformers") is None:
-        raise CheckpointError(f"{path}: {shown} is made by transformers: pip install 'transformers>=5'; or, {advice}")
+        rule = f"transformers makes {shown}, with these keys: pip install 'transformers>=5'; or, {advice}"
+        raise CheckpointError(f"{path}: {rule}")
     import transformers
 
     with transformers_directories.reading(folder):
@@ -213,100 +201,47 @@ class _Tokens(NamedTuple):
     extra: Sequence[Token] | None  # extra_special_tokens; None: no file has the key
     additional: Sequence[Token] | None
 
-    @staticmethod
-    def read(folder: Path, described: Mapping[str, Any], settings: Mapping[str, Any]) -> "_Tokens":
-        """Merge the files as PreTrainedTokenizerBase._from_pretrained does. Raises CheckpointError."""
-        path, fields, specific_key = folder / SETTINGS, dict(settings), "model_specific_special_tokens"
-        first, second = LISTS
-        for key in LISTS:
-            if not isinstance(fields.get(key), dict):
-                _list(path, key, fields)
-        if second in fields and not fields.get(first):
-            fields[first] = fields.pop(second)
-        by_key = {key: fields.pop(key) for key in _others(fields) if isinstance(fields[key], str)}
-        if isinstance(fields.get(first), dict):
-            by_key |= fields.pop(first)
-        if by_key:
-            fields[specific_key] = by_key
-        for key, value in fields.items():
-            if isinstance(value, dict) and value.get("__type") == "AddedToken":
-                fields[key] = _added(path, key, value)
-        by_id: dict[int, AddedToken] = {}
-        if "added_tokens_decoder" in fields:
-            for number, token in setting(fields, path, "added_tokens_decoder", dict[str, Any], None).items():
-                by_id[_id(path, number)] = _added(path, "added_tokens_decoder", token)
-        else:
-            map_path = folder / MAP
-            for key, value in untrusted.read_json(map_path, missing_ok=True).items():
-                if key in LISTS and not isinstance(value, dict):
-                    _list(map_path, key, {key: value})
-                elif key in SPECIAL:
-                    _token(map_path, key, value)
-                if isinstance(value, dict) and key != first:
-                    value = _added(map_path, key, value | {"special": True})
-                elif isinstance(value, list) and key == first:
-                    first_tokens = list(fields.get(first) or [])
-                    value = first_tokens + [text for text in value if text not in first_tokens]
-                fields[key] = value
-            if isinstance(fields.get(first), dict):
-                fields[specific_key] = fields.get(specific_key, {}) | fields.pop(first)
-            by_id |= _legacy(folder / ADDED, fields)
-            for added in described.get("added_tokens") or ():
-                by_id[added["id"]] = AddedToken(**{key: value for key, value in added.items() if key != "id"})
-        contents = {str(token): token for token in by_id.values()}
-        specific = fields.get(specific_key) or {}
-        named = {key: _token(path, key, fields[key]) for key in (*SPECIAL, *_others(fields)) if key in fields}
-        for key in SPECIAL:
-            if named.get(key) is not None:
-                named[key] = contents.get(str(named[key]), named[key])
-        named |= {str(key): _token(path, str(key), value) for key, value in specific.items()}
-        extra, additional = (_list(path, key, fields) for key in LISTS)
-        return _Tokens(by_id, named, extra, additional)
 
-
-def _list(path: Path, key: str, fields: Mapping[str, Any]) -> list[Token] | None:
-    if key not in fields:
+def _tokens(folder: Path, described: Mapping[str, Any], settings: Mapping[str, Any]) -> _Tokens | None:
+    """Merge the files as PreTrainedTokenizerBase._from_pretrained does; None: they have rare keys. Raises CheckpointError."""
+    path, fields, is_rare = folder / SETTINGS, dict(settings), False
+    first, second = LISTS
+    if second in fields and not fields.get(first):
+        fields[first] = fields.pop(second)
+    if "added_tokens_decoder" in fields:
+        decoder = setting(fields, path, "added_tokens_decoder", dict[str, Any], None)
+        by_id = {int(number): _added(token) for number, token in decoder.items()}
+    else:
+        by_id = {added["id"]: _added(added) for added in described.get("added_tokens") or ()}
+        for key, value in untrusted.read_json(folder / MAP, missing_ok=True).items():
+            is_rare |= key == first
+            fields[key] = _added(value | {"special": True}) if isinstance(value, dict) else value
+        is_rare |= not by_id.keys() >= {*untrusted.read_json(folder / ADDED, missing_ok=True).values()}
+    others = [x for key, x in fields.items() if key.endswith("_token") and key not in SPECIAL]
+    is_rare |= any(isinstance(x, dict | Token) for x in (*others, fields.get("model_specific_special_tokens")))
+    if is_rare or any(isinstance(fields.get(key), dict) for key in LISTS):
         return None
-    value = setting(fields, path, key, Annotated[list, Words("a list of tokens")] | None, None)
-    return [token for record in value or () if (token := _token(path, key, record)) is not None]
+    contents = {str(token): token for token in by_id.values()}
+    named = {key: _token(fields[key]) for key in SPECIAL if key in fields}
+    named = {key: token if token is None else contents.get(str(token), token) for key, token in named.items()}
+    rule = Annotated[list, Words("a list of tokens")] | None
+    extra, additional = (
+        [token for x in setting(fields, path, key, rule, None) or () if (token := _token(x)) is not None]
+        if key in fields
+        else None
+        for key in LISTS
+    )
+    return _Tokens(by_id, named, extra, additional)
 
 
-def _others(fields: Mapping[str, Any]) -> list[str]:
-    """Return the keys of special tokens with names of their own, such as image_token."""
-    return [key for key in fields if key.endswith("_token") and key not in SPECIAL and isinstance(fields[key], Token)]
+def _token(value: Any) -> Token | None:
+    return value if value is None or (isinstance(value, Token) and value != "") else _added(value)
 
 
-def _legacy(path: Path, fields: Mapping[str, Any]) -> dict[int, AddedToken]:
-    named = (*(fields.get(key) for key in SPECIAL), *(fields.get(LISTS[0]) or ()))
-    special = {str(token) for token in named if token}
-    return {
-        _id(path, number): AddedToken(token, normalized=token not in special, special=token in special)
-        for token, number in untrusted.read_json(path, missing_ok=True).items()
-    }
-
-
-def _id(path: Path, number: Any) -> int:
-    try:
-        return int(number)
-    except (TypeError, ValueError):
-        raise CheckpointError(
-            f"{path}: the id of a token must be a whole number, not {printable(repr(number))}"
-        ) from None
-
-
-def _token(path: Path, key: str, value: Any) -> Token | None:
-    return value if value is None or (isinstance(value, Token) and value != "") else _added(path, key, value)
-
-
-def _added(path: Path, key: str, value: Any) -> AddedToken:
-    try:
-        options = {name: flag for name, flag in value.items() if name not in ("__type", "content")}
-        return AddedToken(value["content"], **options)
-    except (AttributeError, KeyError, TypeError):
-        shown = printable(repr(value))
-        raise CheckpointError(
-            f"{path}: {key} must be a token, a string or an object with content, not {shown}"
-        ) from None
+def _added(value: Any) -> AddedToken:
+    return AddedToken(
+        value["content"], **{key: x for key, x in value.items() if key not in ("__type", "content", "id")}
+    )
 
 
 # The tokenizer
