@@ -50,7 +50,6 @@ def measure(bench: Bench, heads: int, groups: int, tokens: int, width: int, docu
                 output.output,
                 output.map.entropy(),
                 output.map.topk(8),
-                output.map.max_logit(),
                 output.map.received(),
             )
 

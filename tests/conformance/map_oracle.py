@@ -4,7 +4,6 @@ PyTorch in the input's dtype. The rule is that of oracle.py.
 Letters: B sequences, H query heads, Q queries, K keys.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -57,14 +56,9 @@ def _normalized_entropy(dense: Dense) -> Tensor:
     return torch.where(count > 1, entropy / count.clamp(min=2).to(entropy.dtype).log(), 0.0)
 
 
-def _support(dense: Dense, order: int) -> Tensor:
-    entropy, squares = torch.special.entr(dense.weights).sum(-1), dense.weights.square().sum(-1)
-    return torch.where(squares == 0, 0.0, entropy.exp() if order == 1 else 1.0 / squares)
-
-
-def _max_logit(dense: Dense) -> Tensor:
-    scores = torch.where(dense.seen, dense.scores, -math.inf).flatten(2)
-    return torch.cat((scores, scores.new_full((*scores.shape[:2], 1), -math.inf)), dim=-1).amax(-1)
+def _effective_count(dense: Dense) -> Tensor:
+    squares = dense.weights.square().sum(-1)
+    return torch.where(squares == 0, 0.0, 1.0 / squares)
 
 
 def _top(dense: Dense, k: int) -> Tensor:
@@ -110,26 +104,6 @@ def _diagonal_sums(dense: Dense) -> Tensor:
     return torch.stack(diagonals, -1) if diagonals else dense.lse.new_zeros((*dense.weights.shape[:2], 0))
 
 
-def _between(dense: Dense) -> Tensor:
-    queries, keys = dense.weights.shape[2:]
-    return torch.stack(
-        [
-            torch.stack([_cell(dense.weights, span, other) for other in _spans(keys)], dim=-1)
-            for span in _spans(queries)
-        ],
-        dim=-2,
-    )
-
-
-def _cell(weights: Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
-    return pooled(weights, list(rows), list(columns), "sum")[..., 0, 0]
-
-
-def _spans(size: int) -> list[tuple[int, int]]:
-    """Some that overlap, and an empty one."""
-    return [(0, size // 2), (size // 3, size), (size // 2, size // 2), (0, size)]
-
-
 def _row_weights(queries: int) -> Tensor:
     return torch.linspace(0.0, 2.0, queries) if queries else torch.zeros(0)
 
@@ -141,11 +115,7 @@ STATISTICS = {
     "lse": Statistic(of_map=lambda m: m.lse, of_dense=lambda x: x.lse),
     "entropy": Statistic(of_map=lambda m: m.entropy(), of_dense=lambda x: torch.special.entr(x.weights).sum(-1)),
     "entropy, normalized": Statistic(of_map=lambda m: m.entropy(normalize=True), of_dense=_normalized_entropy),
-    "effective_count of order 1": Statistic(
-        of_map=lambda m: m.effective_count(order=1), of_dense=lambda x: _support(x, 1)
-    ),
-    "effective_count": Statistic(of_map=lambda m: m.effective_count(), of_dense=lambda x: _support(x, 2)),
-    "max logit": Statistic(of_map=lambda m: m.max_logit(), of_dense=_max_logit),
+    "effective_count": Statistic(of_map=lambda m: m.effective_count(), of_dense=_effective_count),
     "distance": Statistic(
         of_map=lambda m: m.distance(), of_dense=lambda x: (x.weights * x.distance.to(x.weights.dtype)).sum(-1)
     ),
@@ -166,7 +136,6 @@ STATISTICS = {
     "sums of diagonals": Statistic(of_map=lambda m: m.diagonal_sums(), of_dense=_diagonal_sums),
     "pool, mass": Statistic(of_map=lambda m: m.pool(5, 7).weights, of_dense=partial(_pool, "sum")),
     "pool, max": Statistic(of_map=lambda m: m.pool(5, 7, pooling="max").weights, of_dense=partial(_pool, "max")),
-    "between": Statistic(of_map=lambda m: m.between(_spans(m.shape[-2]), _spans(m.shape[-1])), of_dense=_between),
 }
 
 

@@ -21,7 +21,6 @@ _OF_QUERIES = (
     "lse",
     "entropy",
     "entropy, normalized",
-    "effective_count of order 1",
     "distance",
     "top 5",
     "first key",

@@ -68,7 +68,6 @@ def test_weights_are_read_with_the_scores_that_were_normalized(map_engine: str, 
             dense.sum(-1),
             m.mass(torch.ones(8, 70, dtype=torch.bool)),
             m.pool(8, 1).weights[..., 0],
-            m.between([(i, i + 1) for i in range(8)], [(0, 70)])[..., 0],
         ):
             torch.testing.assert_close(
                 sums, ones, rtol=0, atol=ROUNDINGS, msg=lambda text, w=width: f"width {w}: {text}"
@@ -165,7 +164,7 @@ _OF_QUERIES = {
     "lse": lambda m: m.lse,
     "entropy": lambda m: m.entropy(),
     "normalized entropy": lambda m: m.entropy(normalize=True),
-    "effective_count": lambda m: m.effective_count(order=1),
+    "effective_count": lambda m: m.effective_count(),
     "distance": lambda m: m.distance(),
     "peak": lambda m: m.peak().weight,
     "position": lambda m: m.peak().position,
@@ -180,7 +179,6 @@ _OF_CELLS = {
     "pool": lambda m: m.pool(3, 5).weights,
     "max": lambda m: m.pool(3, 5, pooling="max").weights,
     "max positions": lambda m: m.pool(3, 5, pooling="max").positions,
-    "between": lambda m: m.between([(0, 0)]),
 }
 
 

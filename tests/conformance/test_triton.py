@@ -122,7 +122,6 @@ def test_a_ragged_map_is_its_sequences() -> None:
         lambda m: m.pool(2, 3).weights,
         lambda m: m.pool(2, 3, pooling="max").weights,
         lambda m: m.pool(2, 3, pooling="max").positions,
-        lambda m: m.max_logit(),
     ]
     for statistic in of:
         result, expected = (x.values if isinstance(x, Ragged) else x for x in map(statistic, maps))

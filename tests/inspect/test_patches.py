@@ -158,8 +158,8 @@ def test_words_and_patches_in_one_sequence() -> None:
     m = recording.maps["decoder", 1]
     dense_HQK = m.to_dense()[0]
     assert torch.equal(grid.looks_at(m, 20).flatten(1), dense_HQK[:, 20, 2:18])
-    between = m.between([(18, 21)], [grid.span])[0, :, 0, 0]
-    torch.testing.assert_close(between, dense_HQK[:, 18:21, 2:18].sum(-1).mean(-1))
+    pooled = m.pool([18, 21], list(grid.span)).weights[0, :, 0, 0]
+    torch.testing.assert_close(pooled, dense_HQK[:, 18:21, 2:18].sum(-1).mean(-1))
 
 
 def test_pictures_that_are_not_square_and_a_tower_of_another_family() -> None:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 import uwaga
 from uwaga import AttentionMap, Causal, Documents, KeyLengths, Ragged, Window
-from uwaga._base import native
 
 
 def _ragged(*lengths: int) -> Ragged:
@@ -66,8 +65,7 @@ def test_results_have_the_dimensions_of_the_query(form: str, dtype: torch.dtype)
     assert m.shapes == [m.shape]
     assert m.dtype == torch.float32
     assert m
-    counts = m.effective_count(), m.effective_count(order=1)
-    for x in (m.lse, m.entropy(), m.entropy(normalize=True), m.distance(), *counts, *m.sink(), m.mass(Causal()),
+    for x in (m.lse, m.entropy(), m.entropy(normalize=True), m.distance(), m.effective_count(), *m.sink(), m.mass(Causal()),
               m.diagonal(), m.peak().weight):  # fmt: skip
         assert (tuple(x.shape), x.dtype) == (per_query, torch.float32)
     assert (tuple(m.peak().position.shape), m.peak().position.dtype) == (per_query, torch.int64)
@@ -78,7 +76,6 @@ def test_results_have_the_dimensions_of_the_query(form: str, dtype: torch.dtype)
     assert tuple(m.pool(2, 3).weights.shape) == tuple(m.pool(2, 3, pooling="max").weights.shape) == (*leading, 2, 3)
     assert tuple(m.pool(2, 3, pooling="max").positions.shape) == (*leading, 2, 3, 2)
     assert m.pool(2, 3).positions is None
-    assert tuple(m.between([(0, 0)] * 4, [(0, 0)]).shape) == (*leading, 4, 1)
     assert tuple(m.to_dense().shape) == m.shape
 
 
@@ -104,7 +101,6 @@ def test_ragged_results_are_ragged(heads: int | None, lengths: tuple[int, ...]) 
     assert sums.offsets.diff().tolist() == [max(2 * n - 1, 0) for n in lengths]
     assert m.pool(2, 3).weights.shape == (rows, *width, 2, 3)
     assert m.pool(2, 3, pooling="max").positions.shape == (rows, *width, 2, 3, 2)
-    assert m.between([(0, 0)]).shape == (rows, *width, 1, 1)
     assert [x.shape for x in m.to_dense()] == m.shapes
 
 
@@ -113,9 +109,7 @@ def test_what_was_computed_is_not_computed_again() -> None:
     query, key = torch.randn(2, 3, 100, 4), torch.randn(2, 3, 120, 4)
     m, other = AttentionMap(query, key, impl="reference"), AttentionMap(torch.zeros_like(query), key)
     m.prepare(entropy=True, effective_count=True, distance=True, topk=8)
-    readings = (
-        m.entropy, m.effective_count, lambda: m.effective_count(order=1), m.distance, lambda: m.topk(8), m.peak,
-    )  # fmt: skip
+    readings = (m.entropy, m.effective_count, m.distance, lambda: m.topk(8), m.peak)
     before = [read() for read in readings]
     query.zero_()
     for read, expected in zip(readings, before, strict=True):
@@ -156,36 +150,6 @@ def test_pooling_some_rows_looks_at_these_alone(pooling: str) -> None:
     assert torch.equal(some.weights, whole.weights[:, 1:3])
 
 
-def test_the_largest_logits_of_a_ragged_map_are_those_of_its_sequences() -> None:
-    batch = _ragged(7, 0, 30)
-    m = AttentionMap(batch, batch, mask=Causal(include_self=False), sinks=torch.tensor([0.0, 99.0]))
-    result = m.max_logit()
-    assert result.shape == (3, 2)
-    assert torch.equal(result[1], torch.full((2,), -torch.inf))  # no query
-    for r in (0, 2):
-        torch.testing.assert_close(result[r], m[r].scores[:].amax((-1, -2)))
-        torch.testing.assert_close(result[r], m[r].max_logit())
-    x = torch.randn(5, 4)
-    assert AttentionMap(x, x).max_logit().shape == ()
-    assert AttentionMap(x[:0], x).max_logit() == -torch.inf
-
-
-@pytest.mark.parametrize("impl", ["cpu", "reference"])
-def test_the_largest_logit_of_a_head_with_a_score_that_is_not_finite_is_nan(impl: str) -> None:
-    if impl == "cpu" and (why := native.reason_unavailable()) is not None:
-        pytest.skip(why)
-    for bad in (torch.nan, torch.inf, -torch.inf):
-        query, key = torch.randn(3, 5, 4), torch.randn(3, 5, 4).abs()
-        query[1, 2, 0] = bad
-        expected = query @ key.transpose(-1, -2) * 0.5
-        result = AttentionMap(query, key, impl=impl).max_logit()
-        torch.testing.assert_close(result[[0, 2]], expected.amax((-1, -2))[[0, 2]])
-        if bad == -torch.inf:  # exp(-inf) is 0: such a score is below all others
-            torch.testing.assert_close(result[1], expected[1, [0, 1, 3, 4]].max())
-        else:
-            assert result[1].isnan()
-
-
 # Statistics where learned sinks take nearly everything, or nothing.
 
 ENGINES = ["reference", NATIVE]
@@ -198,13 +162,12 @@ def _with_sink(sink: float, impl: str, dtype: torch.dtype = torch.float32) -> At
 
 
 @pytest.mark.parametrize("impl", ENGINES)
-def test_the_support_of_order_2_grows_beyond_every_number_and_that_of_order_1_does_not(impl: str) -> None:
+def test_the_effective_count_grows_beyond_every_number(impl: str) -> None:
     m = _with_sink(40.0, impl)
     torch.testing.assert_close(
         m.effective_count()[0, 0].double(), _with_sink(40.0, "reference", torch.float64).effective_count()[0, 0]
     )
     assert _with_sink(90.0, impl).effective_count()[0, 0].tolist() == [0, torch.inf]
-    assert _with_sink(200.0, impl).effective_count(order=1)[0, 0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("impl", ENGINES)

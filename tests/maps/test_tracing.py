@@ -41,7 +41,6 @@ READINGS: dict[str, Callable[[AttentionMap], object]] = {
     "pool": lambda m: m.pool(2, 3),
     "pool, max": lambda m: m.pool(2, 3, pooling="max"),
     "pool, edges": lambda m: m.pool([0, 1, 4], 3, pooling="max"),
-    "between": lambda m: m.between([(0, 2), (1, 5)]),
     "words": lambda m: WordMap(m, [0, 0, 1, 2, 3]).to_dense(),
     "rollout": lambda m: rollout([m, m]),
     "previous token": previous_token,
@@ -49,7 +48,7 @@ READINGS: dict[str, Callable[[AttentionMap], object]] = {
     "head_table": lambda m: head_table(m).matrix("entropy"),
 }
 # What a tracer cannot follow: here Python decides by numbers that it is given in tensors. PyTorch says so.
-DECIDED = ("diagonal of every map", "pool, edges", "between", "rollout")
+DECIDED = ("diagonal of every map", "pool, edges", "rollout")
 TRACED = [name for name in READINGS if name not in (*DECIDED, "head_table")]  # which is of Python's own numbers
 
 

@@ -98,35 +98,3 @@ def test_torchs_zero_key_is_a_sink_of_zero(assert_as_exact) -> None:
     without.load_state_dict(peer.state_dict())
     result = MultiHeadAttention.from_torch(without)(x, sinks=torch.zeros(2))
     assert_as_exact(result, peer(x, x, x)[0], lambda: exact(*[x.double()] * 3)[0])
-
-
-def _max_logit(layer: MultiHeadAttention, x: torch.Tensor) -> torch.Tensor:
-    q, k, _ = layer.project(x, x, x)
-    return uwaga.AttentionMap(q, k, mask=Causal(), scale=layer.scale).max_logit()
-
-
-@pytest.mark.parametrize("heads", [{}, {"num_kv_heads": 2}, {"num_kv_heads": 1}, {"scale": 1.0, "bias": False}])
-def test_qk_clip_scales_logits_above_the_threshold_down_to_it(heads: dict) -> None:
-    torch.manual_seed(0)
-    layer, x = MultiHeadAttention(16, 4, dtype=torch.float64, **heads), draw(3, 9, 16, dtype=torch.float64)
-    before = _max_logit(layer, x)
-    threshold = float(before.amax(0).sort().values[1:3].mean())  # between two heads
-    keys = deepcopy(layer.key.weight)
-    factors = layer.qk_clip(before, threshold)
-    torch.testing.assert_close(factors, (threshold / before.amax(0)).clamp(max=1.0))
-    torch.testing.assert_close(_max_logit(layer, x), before * factors)
-    if layer.num_kv_heads == 4:  # evenly on queries and keys
-        ratio = (layer.key.weight / keys).view(4, -1)
-        torch.testing.assert_close(ratio, factors.sqrt()[:, None].expand_as(ratio))
-
-
-def test_qk_clip_changes_nothing_below_the_threshold_nor_by_what_is_not_finite() -> None:
-    layer, x = MultiHeadAttention(16, 4, num_kv_heads=2), draw(3, 9, 16)
-    before = deepcopy(layer.state_dict())
-    assert layer.qk_clip(_max_logit(layer, x), 100.0).tolist() == [1, 1, 1, 1]
-    assert layer.qk_clip(torch.full((2, 4), -torch.inf), 1e-9).tolist() == [1, 1, 1, 1]
-    assert layer.qk_clip(torch.zeros(0, 4), 1e-9).tolist() == [1, 1, 1, 1]
-    for bad in (torch.nan, torch.inf):
-        with pytest.raises(ValueError, match="head 2"):
-            layer.qk_clip(torch.tensor([0.0, 0.0, bad, 0.0]), 1e-9)
-    assert all(torch.equal(x, before[name]) for name, x in layer.state_dict().items())

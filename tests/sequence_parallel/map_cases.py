@@ -31,7 +31,7 @@ def _of_queries(m: Any, mask: Any, start: Any) -> dict[str, list[Any]]:
     return {
         "lse": [m.lse],
         "entropy": [m.entropy(), m.entropy(normalize=True)],
-        "effective_count": [m.effective_count(), m.effective_count(order=1)],
+        "effective_count": [m.effective_count()],
         "distance": [m.distance(), m.distance(3)],
         "mass": [m.mass(uwaga.Window(9, 4)), m.mass(mask)],
         "sink": [*m.sink()],
@@ -51,14 +51,11 @@ def of_keys(m: Any, queries: int, part: slice) -> Statistics:
 def of_all(m: Any, queries: int, keys: int) -> Statistics:
     """What is the same in every process."""
     some_rows, some_keys = [queries // 3, queries // 2, queries], [0, keys // 7, keys // 7, keys - keys // 5]
-    spans = [(queries // 5, queries // 2), (0, queries // 3)], [(keys // 4, keys), (keys // 3, keys // 2)]
     pooled = m.pool(5, 3, "max")
     return {
         "diagonal_sums": [m.diagonal_sums()],
         "pool": [m.pool(7, 4).weights, m.pool(some_rows, some_keys).weights],
         "largest": [*pooled, *m.pool(some_rows, some_keys, "max")],
-        "between": [m.between(*spans)],
-        "max_logit": [m.max_logit()],
         "row": [m.row(0), m.row(-1)] if queries else [],
         "entries": [m[..., [0, queries // 2, queries - 1], 1 : keys // 2 : 3]] if queries and keys else [],
     }

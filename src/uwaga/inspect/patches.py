@@ -61,7 +61,7 @@ class PatchGrid:
 
     @property
     def span(self) -> tuple[int, int]:
-        """The positions [first, stop) of the patches, for `AttentionMap.between` and the like."""
+        """The positions [first, stop) of the patches, for `AttentionMap.pool` and the like."""
         return self.first, self.first + self.rows * self.columns
 
     @property

@@ -86,7 +86,7 @@ def attend(
     engine = map_engines.choose(call, impl)
     request = RowStatisticsRequest(entropy=entropy, top=topk or 0)
     output, of_call, rows = _run(call, qk_call, engine, impl, request)
-    cache = RowCache.of_pass(qk_call, engine, request, rows, from_scores=of_call is None)
+    cache = RowCache.of_pass(qk_call, engine, request, rows)
     m = AttentionMap._of(query, key, describe_mask(mask), cache)
     lse = m.lse if of_call is None else unflatten_lse(query, of_call)
     return Attended(unflatten_output(query, output), lse, m)

@@ -21,7 +21,6 @@ from uwaga.maps.base import DerivedMap, Shape, WeightMap, integers, packed
 from uwaga.maps.engines import available, reference, tiles
 from uwaga.maps.spec import Normalizer, RowStatisticsRequest, Selection
 from uwaga.maps.statistics import arguments, gradients
-from uwaga.maps.statistics.pooling import Bins, Spans, bin_edges, span_bounds, span_edges, span_means
 from uwaga.maps.statistics.row_cache import RowCache
 from uwaga.ops.attention.arguments import AttentionOptions, make_call, score_shape, unflatten_lse, unflatten_output
 from uwaga.ops.attention.call import Call, compute_dtype
@@ -297,42 +296,22 @@ class AttentionMap(WeightMap):
         """Find the largest weight of every query and its key, (..., H, Q)."""
         return Peak(*(self._per_query(x[..., 0]) for x in self._rows.top(1)))
 
-    def max_logit(self) -> Tensor:
-        """Find the largest score s_ij of a visible pair, per sequence and head: (..., H), or (R, H) for a ragged map.
-
-        `.flatten(0, -2).amax(0)` is the largest score of each head over a batch. `MultiHeadAttention.qk_clip` needs it (Kimi Team,
-        "Kimi K2", 2025, section 2.1). Scores include scale, softcap and bias, as in `scores`. A learned sink is not a score. The
-        result is -inf if no pair is visible, and NaN if a score is NaN or +inf.
-        """
-        if (offsets := self._call.query_offsets) is None:
-            largest_BHQ = self._rows.max_logit()
-            none_BH1 = largest_BHQ.new_full((*largest_BHQ.shape[:2], 1), -_INFINITY)
-            return self._per_head(torch.cat((largest_BHQ, none_BH1), dim=-1).amax(-1))
-        largest_NH = self._rows.max_logit()[0].T
-        found_RH = largest_NH.new_full((self._call.sequences, largest_NH.shape[1]), -_INFINITY)
-        row_N = torch.searchsorted(offsets[1:], torch.arange(len(largest_NH), device=offsets.device), right=True)
-        return self._per_head(found_RH.scatter_reduce(0, row_N[:, None].expand_as(largest_NH), largest_NH, "amax"))
-
     def distance(self, start: Start = None) -> Operand:
         """Compute the mean distance of the keys in tokens, sum_j a_ij |j - (i + start)|, (..., H, Q); `start` as in masks."""
         start = integers(start, "AttentionMap.distance: start")
         return self._per_query(self._rows.distance(resolve_start(self._score_shape(), start)))
 
-    def effective_count(self, order: int = 2) -> Operand:
-        """Compute the effective number of keys of each query, (..., H, Q), a Hill number (Hill, "Diversity and Evenness", 1973).
+    def effective_count(self) -> Operand:
+        """Compute the effective number of keys of each query, 1 / sum_j a_ij^2, (..., H, Q), a Hill number (Hill, "Diversity and
+        Evenness", 1973).
 
-        Order 2 is 1 / sum_j a_ij^2, order 1 is exp(entropy). Both are n for n keys of weight 1/n, and 0 if no key is visible. A
-        learned sink's share is not divided out: as it approaches 1, order 1 approaches 1, and order 2 approaches infinity.
-
-        Raises:
-            ValueError: another order.
+        The result is n for n keys of weight 1/n, and 0 if no key is visible. A learned sink's share is not divided out: as it
+        approaches 1, the result approaches infinity.
         """
-        choice(order, "AttentionMap.effective_count: order", (1, 2))
-        self._rows.compute(RowStatisticsRequest(squares=True, entropy=order == 1, top=self._top_of_effective_count))
+        self._rows.compute(RowStatisticsRequest(squares=True, top=self._top_of_effective_count))
         squares = self._rows.squares()
         sees_none = self._rows.top(1)[1][..., 0] < 0 if self._top_of_effective_count else squares == 0
-        count = self._rows.entropy().exp() if order == 1 else 1.0 / squares
-        return self._per_query(torch.where(sees_none, 0.0, count))
+        return self._per_query(torch.where(sees_none, 0.0, 1.0 / squares))
 
     def sink(self) -> Sink:
         """Compute the weight on the first key and the share of the learned sink, each (..., H, Q).
@@ -410,7 +389,7 @@ class AttentionMap(WeightMap):
             sums: Tensor = self._rows.engine.diagonal_sums(self._call, normalizer)
         return sums
 
-    def pool(self, rows: Bins, cols: Bins, pooling: str = "sum") -> Pooled:
+    def pool(self, rows: arguments.Bins, cols: arguments.Bins, pooling: str = "sum") -> Pooled:
         """Pool the map into ranges of queries and keys, (..., H, rows, cols), or (R, H, rows, cols) for a ragged map.
 
         Args:
@@ -426,28 +405,10 @@ class AttentionMap(WeightMap):
         choice(pooling, "AttentionMap.pool: pooling", ("sum", "max"))
         queries_B, keys_B = self._lengths()
         batch = self._score_shape().batch
-        row_edges = bin_edges(rows, queries_B, batch, "rows")
-        column_edges = bin_edges(cols, keys_B, batch, "cols")
+        row_edges = arguments.bin_edges(rows, queries_B, batch, "rows")
+        column_edges = arguments.bin_edges(cols, keys_B, batch, "cols")
         cells, positions = self._pool(pooling, row_edges, column_edges)
         return Pooled(self._cells(cells), None if positions is None else self._cells(positions))
-
-    def between(self, spans: Spans, key_spans: Spans | None = None) -> Tensor:
-        """Sum the weights on the keys of span t and average over the queries of span s, (..., H, S, T).
-
-        Args:
-            spans: pairs (start, stop) of positions, which may overlap; (S, 2), or (batch..., S, 2) for each sequence.
-            key_spans: T pairs of keys; None: `spans`, so that the diagonal is the weight inside each span.
-
-        Raises:
-            ValueError: not pairs, a stop before its start, or a span outside a sequence.
-        """
-        queries_B, keys_B = self._lengths()
-        batch = self._score_shape().batch
-        rows = span_bounds(spans, queries_B, batch, "spans")
-        columns = span_bounds(spans if key_spans is None else key_spans, keys_B, batch, "key_spans")
-        row_edges, column_edges = span_edges(rows), span_edges(columns)
-        cells, _ = self._pool("sum", row_edges, column_edges)
-        return self._cells(span_means(cells, rows, row_edges, columns, column_edges))
 
     def _pool(self, pooling: str, row_edges: Tensor, column_edges: Tensor) -> tuple[Tensor, Tensor | None]:
         normalizer = self._normalizer_of(row_edges)
@@ -487,10 +448,6 @@ class AttentionMap(WeightMap):
 
     def _per_query(self, x_BHQ: Tensor) -> Operand:
         return unflatten_lse(self._query, x_BHQ)
-
-    def _per_head(self, x_SH: Tensor) -> Tensor:
-        """Reshape (S, H) of S sequences to (..., H)."""
-        return x_SH.reshape(self.shape[:-2])
 
     def _cells(self, x: Tensor) -> Tensor:
         """Reshape (S, H, rows, cols, ...) of S sequences to (..., H, rows, cols, ...)."""

@@ -6,7 +6,7 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 N packed tokens.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Never, cast
 
 import torch
@@ -15,7 +15,6 @@ from torch.types import Device
 
 from uwaga._base import keywords, threads
 from uwaga._base.arguments import check
-from uwaga._base.errors import ShapeError
 from uwaga._base.tracing import is_intercepted, is_plain_tensor, is_transformed
 from uwaga.nn.kv_cache import CrossAttentionCache, KVView, SelfAttentionCache
 from uwaga.nn.operand import check_width, one_per_row, values_of
@@ -242,57 +241,6 @@ class MultiHeadAttention(nn.Module):
                 qkv = QKV(*map(_as_padded, qkv))
             return qkv.query, cache.append(qkv.key, qkv.value)
         return qkv.query, KVView(qkv.key, qkv.value) if cache is None else cache.fill(qkv.key, qkv.value)
-
-    @torch.no_grad()
-    def qk_clip(self, max_logit: Tensor, threshold: float) -> Tensor:
-        """Scale the query and key maps in place so that no head's largest logit exceeds the threshold (QK-clip).
-
-        Kimi Team, "Kimi K2: Open Agentic Intelligence", 2025, section 2.1. Heads below the threshold keep their bits. A head with the
-        logit S > threshold is scaled by threshold / S: the square root of this factor on W_Q and on W_K. If query heads share a key
-        head, the key head is scaled by the root of the largest factor of its query heads, and each query head by the rest of its own
-        factor.
-
-        Call this method after the optimizer's step, with the largest logits of the step's forward pass. The optimizer's state is not
-        changed.
-
-        Args:
-            max_logit: (..., H), the result of `AttentionMap.max_logit()` for this layer's queries and keys, without additive bias.
-                The largest of the leading dimensions counts.
-            threshold: above 0; the paper uses 100.
-
-        Returns:
-            (H,) in the dtype of max_logit: the factor of each head's logits, 1 if the head is not clipped.
-
-        Raises:
-            ShapeError: the last dimension is not H.
-            ValueError: a threshold that is not a finite number above 0, a logit of NaN or +infinity, or a layer with softcap,
-                or norms of queries and keys, which bound its logits themselves.
-        """
-        if max_logit.dim() == 0 or max_logit.shape[-1] != self.num_heads:
-            shape = tuple(max_logit.shape)
-            raise ShapeError(f"MultiHeadAttention.qk_clip: max_logit must be (..., H={self.num_heads}), not {shape}")
-        rows = max_logit.detach().reshape(-1, self.num_heads)
-        largest_H = torch.cat((rows, rows.new_full((1, self.num_heads), -float("inf")))).amax(0)
-        for rule in self._why_not_clipped(largest_H, threshold):
-            raise ValueError(f"MultiHeadAttention.qk_clip: {rule}")
-        factor_H = torch.where(largest_H > threshold, threshold / largest_H, 1.0)
-        key_G = factor_H.view(self.num_kv_heads, -1).amax(1).sqrt()
-        query_H = factor_H / key_G.repeat_interleave(self.num_heads // self.num_kv_heads)
-        for linear, scale in ((self.query, query_H), (self.key, key_G)):
-            for parameter in linear.parameters():
-                by_head = parameter.view(len(scale), -1)
-                by_head.mul_(scale[:, None].to(parameter))
-        return factor_H
-
-    def _why_not_clipped(self, largest_H: Tensor, threshold: float) -> Iterator[str]:
-        if not 0 < threshold < float("inf"):
-            yield f"threshold must be a finite number above 0, not {threshold}"
-        if self.softcap is not None:
-            yield f"softcap={self.softcap} bounds the logits of this layer already"
-        if self.query_norm is not None:
-            yield "the norms of queries and keys bound the logits of this layer already"
-        for head in (~(largest_H < float("inf"))).nonzero():
-            yield f"the largest logit of head {int(head)} is {float(largest_H[head])}"
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":

@@ -34,7 +34,6 @@ _SUBJECTS = (
     "the diagonals of its map",
     "the cells of its map",
     "the entries of its map",
-    "the largest logit of its map",
     "the arguments of its map",
 )
 _AT = "uwaga.sequence_parallel:"

@@ -185,12 +185,6 @@ class MapEngine:
         everything = [[(0, len(keys))]] * group.size
         return group.rows(f"call {division.number}, entries", [torch.cat(found, 3)], held, everything)[0].movedim(0, 3)
 
-    @reports_errors
-    def largest(self, logits_BH: Tensor) -> Tensor:
-        """Return (B, H): the largest number that a process has, NaN before all others."""
-        self._agree("the largest logit of its map")
-        return self._gathered("largest logits", logits_BH).amax(0)
-
     def _agree(self, subject: str, *arguments: object) -> None:
         """Check that all processes are at the same function, with the same arguments."""
         checksum = 0

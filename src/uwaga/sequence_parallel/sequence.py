@@ -151,7 +151,7 @@ class _SequenceParallel:
                 with torch.no_grad():
                     rows = whole.engine.rows(divided.call, replace(request, output=True))
                 output, lse_BHn = rows.output, tiles.log_sum_exp(rows.normalizer)
-                cache = RowCache.of_pass(call, whole.engine, request, rows, from_scores=True)
+                cache = RowCache.of_pass(call, whole.engine, request, rows)
             weights = SequenceMap(query, key, cache, whole)
             return unflatten_output(query, output), unflatten_lse(query, lse_BHn), weights
 

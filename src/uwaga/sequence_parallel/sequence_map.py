@@ -53,8 +53,6 @@ _OF_SEQUENCE = {
     "row": "(..., H, K), in every process",
     "diagonal_sums": "(..., H, Q+K-1), in every process, which holds some 70 bytes for each of them meanwhile",
     "pool": "(..., H, rows, cols), in every process",
-    "between": "(..., H, S, T), in every process",
-    "max_logit": "(..., H), in every process",
 }
 READS = ("lse", "m[...]", *_METHODS, *_OF_SEQUENCE)
 
@@ -248,11 +246,6 @@ class _DividedMap(AttentionMap):
 
     def entropy(self, normalize: bool = False) -> Operand:
         return super().entropy(bool(normalize))
-
-    def max_logit(self) -> Tensor:
-        own_BHn = self._rows.max_logit()
-        none_BH1 = own_BHn.new_full((*own_BHn.shape[:2], 1), -torch.inf)
-        return self._per_head(self._rows.engine.largest(torch.cat((own_BHn, none_BH1), dim=-1).amax(-1)))
 
     def _mass(self, program: arguments.Program) -> Tensor:
         self._of_whole.engine.with_arguments(program[0], *program[1])

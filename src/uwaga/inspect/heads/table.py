@@ -244,7 +244,7 @@ def _statistics(m: AttentionMap, tokens: Tensor | Ragged | None) -> dict[str, Te
         "normalized_entropy": m.entropy(normalize=True),
         "peak": m.peak().weight,
         "distance": m.distance(),
-        "effective_count": m.effective_count(order=2),
+        "effective_count": m.effective_count(),
         "sink": sink.first_key,
         "learned_sink": sink.learned,
     }

@@ -1,7 +1,9 @@
-"""Convert arguments of AttentionMap to the form of engines: known lse, row weights, second masks.
+"""Convert arguments of AttentionMap to the form of engines: known lse, row weights, second masks, bins.
 
 Letters: B sequences, H query heads, Q queries, K keys, N packed tokens.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,6 +20,8 @@ from uwaga.ops.validation import check_same_device
 
 # A mask program and its tensors.
 Program = tuple[MaskProgram, tuple[Tensor, ...]]
+Bins = int | Sequence[int] | Tensor
+_MAX_BINS = 2**28  # their edges take 2 GB
 
 
 def lengths(call: Call) -> tuple[Tensor, Tensor]:
@@ -134,3 +138,49 @@ def _misfit(name: str, values: Tensor, operand: Tensor, rule: str, note: str) ->
     both = (("query", operand), (name, values))
     tensors = [NamedShape(name=n, shape=tuple(x.shape), letters=("",) * x.dim()) for n, x in both]
     return shape_error("AttentionMap", f"{name} {rule}, one value per query", tensors, name, note)
+
+
+def bin_edges(bins: Bins, sizes_B: Tensor, batch: tuple[int, ...], name: str) -> Tensor:
+    """Return the edges (B, n+1) int64 of n ranges of an axis with sizes (B,).
+
+    Args:
+        bins: a number n of equal ranges, where range b is [floor(b * Q / n), floor((b + 1) * Q / n)), empty for some b if
+            n > Q; or ascending edges, (n+1,) or (batch..., n+1).
+
+    Raises:
+        ValueError: no range, or edges that descend or lie outside a sequence.
+    """
+    if isinstance(bins, int) and not isinstance(bins, bool):
+        bins = integer(bins, f"AttentionMap.pool: {name}", 1, _MAX_BINS)
+        return torch.arange(bins + 1, device=sizes_B.device) * sizes_B[:, None] // bins
+    edges = _integers(bins, sizes_B, f"AttentionMap.pool: {name} must be a number or a list of ascending edges")
+    if edges.shape[-1:] == (0,) or not _fits(edges.shape[:-1], batch) or edges.dim() == 0:
+        want = "(n+1,)" if not batch else f"(n+1,) or {(*batch, 'n+1')}".replace("'", "")
+        raise ValueError(f"AttentionMap.pool: edges of {name} must be {want}, not {tuple(edges.shape)}")
+    result = edges.expand(*batch, edges.shape[-1]).reshape(len(sizes_B), edges.shape[-1])
+    if bool((result.diff() < 0).any()):
+        raise ValueError(f"AttentionMap.pool: edges of {name} must be ascending, not {edges.tolist()}")
+    _check_inside(result, sizes_B, f"AttentionMap.pool: edges of {name}")
+    return result.contiguous()
+
+
+def _integers(value: object, like: Tensor, rule: str) -> Tensor:
+    try:
+        result = torch.as_tensor(value, device=like.device)
+    except (TypeError, ValueError, RuntimeError):  # not numbers, or lists of different lengths
+        raise ValueError(f"{rule}, not {value!r}") from None
+    if result.numel() and (result.dtype.is_floating_point or result.dtype == torch.bool):
+        raise ValueError(f"{rule}, of integers, not {result.dtype}")
+    return result.long()
+
+
+def _fits(shape: tuple[int, ...], batch: tuple[int, ...]) -> bool:
+    return shape in ((), batch)
+
+
+def _check_inside(positions: Tensor, sizes_B: Tensor, name: str) -> None:
+    outside = (positions < 0) | (positions > sizes_B[:, None])
+    if bool(outside.any()):
+        b, at = outside.nonzero()[0].tolist()
+        where = f" of sequence {b}" if len(sizes_B) > 1 else ""
+        raise ValueError(f"{name} must lie in 0..{int(sizes_B[b])}{where}, not {int(positions[b, at])}")

@@ -28,12 +28,10 @@ class RowCache:
         self._found: dict[object, Tensor] = {}
 
     @classmethod
-    def of_pass(
-        cls, call: Call, engine: ModuleType, request: RowStatisticsRequest, rows: RowStatistics, *, from_scores: bool
-    ) -> "RowCache":
-        """What a pass over all rows has computed; `from_scores`: an engine of maps computed the normalizer, not an lse."""
+    def of_pass(cls, call: Call, engine: ModuleType, request: RowStatisticsRequest, rows: RowStatistics) -> "RowCache":
+        """What a pass over all rows has computed."""
         made = cls(call, engine, rows.normalizer)
-        made._store(rows, request, from_scores=from_scores)
+        made._store(rows, request)
         return made
 
     def __getstate__(self) -> dict[str, object]:
@@ -85,12 +83,10 @@ class RowCache:
             top=request.top if request.top > self._top_found() else 0,
         )
         if missing != _NORMALIZER_ONLY or self.complete is None:
-            self._store(self._run(missing), missing, from_scores=True)
+            self._store(self._run(missing), missing)
 
-    def _store(self, rows: RowStatistics, request: RowStatisticsRequest, *, from_scores: bool) -> None:
-        """Store the results of a pass over all rows; arguments as of `of_pass`."""
-        if from_scores and self.call.sinks is None:  # else the maximum may be that of a sink
-            self._found["max logit"] = _max_logit(rows.normalizer)
+    def _store(self, rows: RowStatistics, request: RowStatisticsRequest) -> None:
+        """Store the results of a pass over all rows."""
         if self.complete is None:  # a known normalizer is not replaced, so that weights keep their bits
             self._normalizer, self._is_row_known = rows.normalizer, None
         result = {
@@ -111,14 +107,6 @@ class RowCache:
         """(B, H, Q): see `RowStatistics`."""
         self.compute(RowStatisticsRequest(squares=True))
         return self._found["squares"]
-
-    def max_logit(self) -> Tensor:
-        """(B, H, Q): the largest visible score of each row, sinks left out; -inf where no key is visible."""
-        if "max logit" not in self._found:
-            with torch.no_grad():
-                rows = self.engine.rows(replace(self.call, sinks=None), _NORMALIZER_ONLY)
-            self._found["max logit"] = _max_logit(rows.normalizer)
-        return self._found["max logit"]
 
     def distance(self, start: tuple[int, int, Tensor | None]) -> Tensor:
         """(B, H, Q): see `RowStatistics`."""
@@ -143,12 +131,6 @@ class RowCache:
         dtype = compute_dtype(self.call.query.dtype)
         self._normalizer = Normalizer(*(torch.empty(sizes, dtype=dtype, device=device) for _ in range(2)))
         self._is_row_known = torch.zeros(sizes, dtype=torch.bool, device=device)
-
-
-def _max_logit(normalizer: Normalizer) -> Tensor:
-    """The maximum of a softmax without sinks. A score of NaN or infinity makes the sum NaN, whatever maximum an engine found."""
-    empty_is_low = torch.where(normalizer.sum == 0, -float("inf"), normalizer.maximum)
-    return torch.where(normalizer.sum.isnan(), normalizer.sum, empty_is_low)
 
 
 def _distance_key(start: tuple[int, int, Tensor | None] | None) -> object:
