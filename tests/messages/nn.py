@@ -16,7 +16,6 @@ from uwaga.nn import (
     KeyValueCache,
     LayerSpec,
     LearnedPositions,
-    MemoryAttention,
     MultiHeadAttention,
     RelativePositions,
     RotaryPositions,
@@ -52,9 +51,3 @@ def filled_twice() -> None:
     made = KeyValueCache(1)[0].cross_attention
     for _ in range(2):
         made.fill(KEPT, KEPT)
-
-
-def memory(folder: Path, **options: object) -> MemoryAttention:
-    with SoftDatabase.create(folder / "db", key_width=8, value_width=3, heads=2) as database:
-        database.append(zeros(5, 2, 8), zeros(5, 2, 3))
-    return MemoryAttention(SoftDatabase.open(folder / "db"), **options)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from uwaga.nn.layers import EncoderLayer as EncoderLayer
     from uwaga.nn.layers import FeedForward as FeedForward
     from uwaga.nn.layers import LayerSpec as LayerSpec
-    from uwaga.nn.memory_attention import MemoryAttention as MemoryAttention
     from uwaga.nn.plain_modules import ZeroCenteredRMSNorm as ZeroCenteredRMSNorm
     from uwaga.nn.positions import AlibiPositions as AlibiPositions
     from uwaga.nn.positions import LearnedPositions as LearnedPositions
