@@ -148,7 +148,7 @@ def our_step(folder: Path, size: Size, dtype: str) -> tuple[Callable[[], float],
     corpus, world = Corpus.prepare(config, folder), World(rank=0, size=1, device=torch.device("cpu"))
     model = new_model(model_config(config.model, config.objective, corpus.model_settings), config.run.seed)
     trainable = TrainableModel(model, config, world)
-    trainable.module.train()
+    trainable.objective.train()
     done = iter(range(100000))
 
     def step() -> float:

@@ -65,7 +65,6 @@ def test_a_run_is_not_written_over_but_gone_on_with(config: str, tmp_path: Path)
     [
         ("optimizer.rate=1", "there is no key optimizer.rate"),
         ("data.train=['nowhere.txt']", "nowhere.txt: there is no such file"),
-        ("--fsdp", "--fsdp shards the weights over several processes: start the command by torchrun"),
     ],
 )
 def test_what_is_wrong_is_told_in_words(config: str, argument: str, said: str) -> None:

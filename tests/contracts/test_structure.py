@@ -10,6 +10,7 @@ import structure
 
 # Small modules with one importer that stay, and why.
 ON_THEIR_OWN = {
+    "uwaga.cli.train": "a command, each of which has a module",
     "uwaga.integrations.transformers.packed_conv1d": "a class of transformers' Conv1D, which pickles find by its name; "
     "transformers is imported with it",
     "uwaga.ops.rotary": "the native library is called from ops alone, as for norms and dropout",

@@ -21,9 +21,6 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).parents[1]))  # for `import forked`
 
 import pydantic  # noqa: F401  # typer imports it at the first command
-import torch._dynamo  # FSDP2 imports it, which takes seconds in every run
-import torch.distributed.fsdp
-import torch.distributed.tensor  # noqa: F401
 from forked import act_at_call, exit_code, fork
 
 import uwaga.sequence_parallel.sequence

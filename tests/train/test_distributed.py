@@ -1,4 +1,4 @@
-"""Training by several processes over gloo: data parallel, sharded, or sharing each sequence (parallel.context). Losses and weights are those of
+"""Training by several processes over gloo: data parallel, or sharing each sequence (parallel.context). Losses and weights are those of
 one process, whichever went on from the checkpoint of which. What one process that ends, hangs or fails does to the others.
 """
 
@@ -44,11 +44,6 @@ WAYS = {
     "torchrun alone": ("transformer", 1, (), ()),
     "2": ("transformer", 2, (), ()),
     "4": ("transformer", 4, (), ()),
-    "FSDP2": ("transformer", 2, ("--fsdp",), ()),
-    "gpt2 with FSDP2": ("gpt2", 2, ("--fsdp",), ()),
-    "bert with FSDP2": ("bert", 2, ("--fsdp",), ()),
-    "t5 with FSDP2": ("t5", 2, ("--fsdp",), ()),
-    "pairs with FSDP2": ("pairs", 2, ("--fsdp",), ()),
     "shared": ("transformer", 2, (CONTEXT,), ()),
     "gpt2 shared by 3": ("gpt2", 3, ("parallel.context=3",), ()),
     "windows shared": ("gpt2", 2, (CONTEXT,), ("data.windows=true",)),
@@ -56,8 +51,6 @@ WAYS = {
     "t5 shared": ("t5", 2, (CONTEXT,), NO_DROPOUT),
     "pairs shared by 3": ("pairs", 3, ("parallel.context=3",), NO_DROPOUT),
     "2 by 2": ("transformer", 4, (CONTEXT,), ()),
-    "2 by 2 with FSDP2": ("transformer", 4, (CONTEXT, "--fsdp"), ()),
-    "t5 shared with FSDP2": ("t5", 2, (CONTEXT, "--fsdp"), NO_DROPOUT),
 }
 
 

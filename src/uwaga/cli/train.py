@@ -24,9 +24,6 @@ def train(
         bool, typer.Option("--resume", help="Resume from the last checkpoint in run.output_dir.")
     ] = False,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the configuration and exit.")] = False,
-    fsdp: Annotated[
-        bool, typer.Option("--fsdp", help="Shard the weights over the processes of torchrun (FSDP2).")
-    ] = False,
 ) -> None:
     """Train a model. Ctrl-C writes a checkpoint. Stopped or killed, the same command with --resume continues it, to the same
     weights bit for bit."""
@@ -40,7 +37,7 @@ def train(
             return
         from uwaga.train.api import fit  # imports PyTorch, which takes seconds
 
-        result = fit(read, resume=resume, fsdp=fsdp)
+        result = fit(read, resume=resume)
     except LostProcessError as error:
         # The one that is lost may be the first, and each knows only of whom it waited for.
         fail("train", in_option_names(str(error), _OPTIONS))

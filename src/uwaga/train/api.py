@@ -49,14 +49,13 @@ class Result:
     best: Path
 
 
-def fit(config: Config, *, resume: bool = False, fsdp: bool = False, progress: bool = True) -> Result:
+def fit(config: Config, *, resume: bool = False, progress: bool = True) -> Result:
     """Train a model. Under torchrun every process calls this, and each computes a part of every step.
 
     Args:
         config: the model, the data and the run.
         resume: continue from the last checkpoint in run.output_dir, or start if there is none. The result is bit for bit
             the result of an uninterrupted run on the same machine.
-        fsdp: each process keeps a shard of the weights (FSDP2), instead of all of them.
         progress: show a progress bar and messages on standard error.
 
     Raises:
@@ -77,7 +76,7 @@ def fit(config: Config, *, resume: bool = False, fsdp: bool = False, progress: b
     ):
         checkpoint = world.on_first(lambda: _begin(out, resume, stack))
         corpus = Corpus.prepare(config, out)
-        trainable, state = _model_and_state(config, corpus, world, checkpoint, fsdp=fsdp)
+        trainable, state = _model_and_state(config, corpus, world, checkpoint)
         loggers: list[MetricsLogger] = []  # of the first process alone
 
         def log() -> None:
@@ -129,7 +128,7 @@ def _begin(out: Path, resume: bool, stack: ExitStack) -> Path | None:
 
 
 def _model_and_state(
-    config: Config, corpus: Corpus, world: World, checkpoint: Path | None, *, fsdp: bool
+    config: Config, corpus: Corpus, world: World, checkpoint: Path | None
 ) -> tuple[TrainableModel, TrainingState]:
     """Return a new model and state, or a checkpoint's. Raises ConfigError, CheckpointError."""
     model = new_model(model_config(config.model, config.objective, corpus.model_settings), config.run.seed)
@@ -143,7 +142,7 @@ def _model_and_state(
         weights = checkpoint_of_run(Path(config.run.init_from))
     if weights is not None:
         checkpoint_files.read_model(weights, model)
-    trainable = TrainableModel(model, config, world, fsdp=fsdp)
+    trainable = TrainableModel(model, config, world)
     if checkpoint is not None:
         trainable.optimizer.load(checkpoint, state.step)
     return trainable, state
@@ -204,7 +203,7 @@ class Loop:
 
     def run(self) -> int:
         """Train to the last step, whose number is returned. Raises TrainingError, TrainingInterrupted."""
-        self._trainable.module.train()
+        self._trainable.objective.train()
         if self._state.step:  # a process that was killed while saving left the former pointers
             keep = self._config.run.keep_last
             self._world.on_first(lambda: checkpoint_files.update_pointers(self._out, self._state, keep))
@@ -301,12 +300,10 @@ class Loop:
 
     def _log_model(self, log: Callable[[MetricsLogger, int, Transformer], None]) -> None:
         """Let the first process measure the whole model, while the others wait."""
-        model = self._trainable.full_model()
 
         def measure() -> None:
-            assert model is not None
             assert self._logger is not None
-            log(self._logger, self._state.step, model)
+            log(self._logger, self._state.step, self._trainable.model)
 
         self._world.on_first(measure)
 
@@ -328,13 +325,12 @@ class Loop:
     def _save(self) -> None:
         """Write a checkpoint. Raises TrainingError, which names the last good one."""
         self._check_pending()
-        model, moments = self._trainable.full_model(), self._trainable.optimizer.state(keep=self._world.is_first)
 
         def write() -> None:
-            assert model is not None
             assert self._logger is not None
             state = replace(self._state, metrics=self._logger.sync())
             save = partial(save_tokenizers, self._corpus.tokenizers)
+            model, moments = self._trainable.model, self._trainable.optimizer.state()
             try:
                 checkpoint_files.write(self._out, model, moments, state, self._config.text(), save)
                 checkpoint_files.update_pointers(self._out, state, self._config.run.keep_last)

@@ -85,10 +85,6 @@ class Batch:
         other = None if self.decoder_ids is None else self.decoder_ids.part(start, stop)
         return Batch(ids=ids, decoder_ids=other, labels=self.labels[: len((ids if other is None else other).values)])
 
-    def without_labels(self) -> "Batch":
-        """Return the same batch without a label, for a process that has no batch while others have one."""
-        return replace(self, labels=torch.full_like(self.labels, IGNORED))
-
     def inputs(self, device: torch.device) -> tuple[tuple[Any, ...], int]:
         """Return the arguments of `Objective.forward` on a device, and the number of labels that count."""
         labels = self.labels

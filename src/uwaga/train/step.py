@@ -1,4 +1,4 @@
-"""The model as it is trained (with loss and optimizer, compiled, distributed), one optimizer step, and the validation loss.
+"""The model as it is trained (with loss and optimizer, compiled), one optimizer step, and the validation loss.
 
 Letters: N packed tokens, S scored ones, M model width, V vocabulary.
 """
@@ -10,18 +10,15 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.adamw import adamw
-from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from uwaga.models.transformer import NoInitialisation, Transformer
+from uwaga.models.transformer import Transformer
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.attention import api
 from uwaga.ops.dropout import rows_from
@@ -29,7 +26,6 @@ from uwaga.ops.ragged import Operand, Ragged
 from uwaga.train import checkpoint
 from uwaga.train.config import Config, OptimizerConfig, ScheduleConfig
 from uwaga.train.corpus import MicroBatch, Split
-from uwaga.train.errors import ConfigError
 from uwaga.train.parallel import World
 
 # Logits that are in memory at once: 256 MB in float32, and as much each for gradient and softmax.
@@ -50,44 +46,31 @@ class StepResult(NamedTuple):
 
 
 class TrainableModel:
-    """A model with its loss and its optimizer, compiled and distributed as the configuration says.
+    """A model with its loss and its optimizer, compiled as the configuration says.
 
     Args:
         model: with all weights, on the CPU, the same in every process; it is used in place.
         config, world: of the training run.
-        fsdp: each process keeps a shard of the weights, instead of all of them.
 
     Attributes:
         model: as it was given.
-        objective: the model with its loss, for evaluation.
-        module: the same, wrapped for training.
+        objective: the model with its loss.
         world: as it was given.
         optimizer: of the weights.
     """
 
-    def __init__(self, model: Transformer, config: Config, world: World, *, fsdp: bool = False) -> None:
-        self.world, self._config, self._is_sharded = world, config, fsdp
+    def __init__(self, model: Transformer, config: Config, world: World) -> None:
+        self.world, self._config = world, config
         self.model: Transformer = model.to(world.device)
         self.objective = Objective(self.model, config.optimizer.label_smoothing)
         if config.run.compile:
-            _compile(self.objective, by_layer=fsdp)
-        self.module = (_shard if fsdp else _replicate)(self.objective, world)
+            # The second batch of another size recompiles the graph for all sizes. With dynamic=True from the start, the compiler would make the
+            # scale of the scores symbolic too, which attention cannot check then.
+            self.objective.compile()
         self.optimizer = Optimizer(self.model, config.optimizer)
         # In bfloat16 products of matrices are, sums and norms are not.
         is_float32 = config.optimizer.dtype == "float32"
         self._autocast = nullcontext if is_float32 else partial(torch.autocast, world.device.type, torch.bfloat16)
-
-    def full_model(self) -> Transformer | None:
-        """Return the model with all its weights, in the first process; None in the others, which must call this too."""
-        if not self._is_sharded:
-            return self.model if self.world.is_first else None
-        gathered = {name: _full_tensor(weight).detach().cpu() for name, weight in self.model.state_dict().items()}
-        if not self.world.is_first:
-            return None
-        with torch.device("meta"), NoInitialisation():
-            copy = Transformer(self.model.config)
-        copy.load_state_dict(gathered, assign=True)
-        return copy
 
     def step(self, number: int, data: Split) -> StepResult:
         """Take optimizer step `number`, from 0, on the training split. The loss is the sum over all labels of the step, in whichever
@@ -102,22 +85,20 @@ class TrainableModel:
             counts += torch.tensor([scored, batch.tokens])
         labels, tokens = world.all_reduce_sum(counts).tolist()
 
-        # FSDP2 needs as many passes in every process.
-        if missing := -(-len(every) // world.data_size) - len(local):
-            nothing = data.batch(every[0]).part(world.context_rank, world.context).without_labels()
-            inputs += [(every[0].number, nothing.first_token, nothing.inputs(world.device)[0])] * missing
         losses = []
-        # DistributedDataParallel and FSDP2 average gradients over processes, and the sum is wanted.
-        factor = world.size / max(labels, 1)
-        for place, (micro_number, first_token, arguments) in enumerate(inputs, start=1):
+        for micro_number, first_token, arguments in inputs:
             set_seed(world.device, "dropout", self._config.run.seed, number, micro_number)
-            _set_gradient_sync(self.module, place == len(inputs))
             with _attention_of_parts(world, first_token):
                 with self._autocast():
-                    total = self.module(*arguments)
-                (total * factor).backward()
+                    total = self.objective(*arguments)
+                (total * (1 / max(labels, 1))).backward()
             losses.append(total.detach())
-        local_losses = torch.stack(losses)
+        if world.size > 1:
+            for weight in self.model.parameters():
+                if weight.grad is None:  # of a process without a micro-batch
+                    weight.grad = torch.zeros_like(weight)
+                world.all_reduce_sum(weight.grad)
+        local_losses = torch.stack(losses) if losses else torch.zeros(0, device=world.device)
         loss = world.all_reduce_sum(local_losses.double().sum()) / max(labels, 1)
         ratio = lr_ratio(number, self._config.schedule)
         norm = self.optimizer.step(ratio)
@@ -130,9 +111,9 @@ class TrainableModel:
         total = torch.zeros(2, dtype=torch.float64, device=world.device)
         with evaluation_mode(self.objective):
             while some := list(islice(batches, world.data_size)):
-                # A process that has no batch while others have one passes a batch without labels.
-                batch = some[world.data_rank] if world.data_rank < len(some) else some[0].without_labels()
-                arguments, scored = batch.part(world.context_rank, world.context).inputs(world.device)
+                if world.data_rank >= len(some):
+                    break
+                arguments, scored = some[world.data_rank].part(world.context_rank, world.context).inputs(world.device)
                 with _attention_of_parts(world), self._autocast():
                     result = self.objective(*arguments)
                 total += torch.stack((result.double(), result.new_full((), scored, dtype=torch.float64)))
@@ -228,20 +209,6 @@ def _cross_entropy(
     return torch.stack([recomputed(summed_loss, *block, use_reentrant=False) for block in blocks]).sum()
 
 
-def _compile(objective: Objective, *, by_layer: bool) -> None:
-    """Compile in place; with FSDP2 layer by layer. FSDP2 gathers weights between layers, where a graph of the whole
-    model would break. The second batch of another size recompiles the graph for all sizes. With dynamic=True from the
-    start, the compiler would make the scale of the scores symbolic too, which attention cannot check then."""
-    for part in _layers(objective) if by_layer else (objective,):
-        part.compile()
-
-
-def _layers(objective: Objective) -> Iterator[nn.Module]:
-    for module in objective.modules():
-        if isinstance(module, nn.ModuleList):
-            yield from module
-
-
 # The optimizer.
 
 
@@ -274,7 +241,7 @@ class Optimizer:
     compiler (seconds) and inspect every weight in each step.
 
     Args:
-        model: its parameters are changed in place; they may be distributed.
+        model: its parameters are changed in place.
         config: the section [optimizer].
     """
 
@@ -297,32 +264,29 @@ class Optimizer:
         """
         norm = self._clip_gradients()
         for weights, update in self._updates:
-            update(grads=[_local_tensor(_gradient(weight)) for weight in weights], lr=self._config.lr * lr_ratio)
+            update(grads=list(map(_gradient, weights)), lr=self._config.lr * lr_ratio)
         for weight in self._named.values():
             weight.grad = None
         return norm
 
     def _clip_gradients(self) -> Tensor:
         gradients = [_gradient(weight) for weight in self._named.values()]
-        norm = _full_tensor(torch.nn.utils.get_total_norm(gradients))
+        norm = torch.nn.utils.get_total_norm(gradients)
         if self._config.max_grad_norm:
             # As clip_grad_norm_ does, with a norm that every process has.
             factor = torch.clamp(self._config.max_grad_norm / (norm + 1e-6), max=1.0)
             if norm.device.type == "cpu" and factor.item() == 1.0:  # on a CPU, reading it does not wait for a device
                 return norm
-            torch._foreach_mul_(list(map(_local_tensor, gradients)), factor)
+            torch._foreach_mul_(gradients, factor)
         return norm
 
     def _grouped(self, steps: int) -> list[tuple[list[Tensor], Callable[..., None]]]:
-        """Return weights with one weight decay, which may be distributed, as their gradients are; and the function that updates their local
-        parts. steps: that were taken."""
+        """Return weights with one weight decay, and the function that updates them. steps: that were taken."""
         groups: list[tuple[list[Tensor], Callable[..., None]]] = []
         for weight_decay, is_matrix in ((self._config.weight_decay, True), (0.0, False)):
             named = {name: weight for name, weight in self._named.items() if (weight.dim() > 1) == is_matrix}
-            exp_avgs, exp_avg_sqs = (
-                [_local_tensor(self._moments[f"{moment}/{name}"]) for name in named] for moment in _MOMENTS
-            )
-            local = [_local_tensor(weight.detach()) for weight in named.values()]
+            exp_avgs, exp_avg_sqs = ([self._moments[f"{moment}/{name}"] for name in named] for moment in _MOMENTS)
+            local = [weight.detach() for weight in named.values()]
             update = partial(
                 adamw,
                 local,
@@ -342,72 +306,21 @@ class Optimizer:
                 groups.append((list(named.values()), update))
         return groups
 
-    def state(self, *, keep: bool = True) -> dict[str, Tensor]:
-        """Return the moments by names such as exp_avg/layers.0..., gathered, on the CPU. If the tensors are
-        distributed, every process must call this. With keep=False the process takes part and returns an empty dict."""
-        gathered = ((name, _full_tensor(value)) for name, value in self._moments.items())
-        return {name: value.detach().cpu() for name, value in gathered if keep}
+    def state(self) -> dict[str, Tensor]:
+        """Return the moments by names such as exp_avg/layers.0..., on the CPU."""
+        return {name: value.detach().cpu() for name, value in self._moments.items()}
 
     def load(self, folder: Path, steps: int) -> None:
         """Continue after so many steps with the moments of a checkpoint. Raises CheckpointError."""
         shapes = {name: torch.empty(x.shape, device="meta") for name, x in self._moments.items()}
         state = checkpoint.read_optimizer(folder, shapes)
-        self._moments = {name: _distributed_like(state[name], value) for name, value in self._moments.items()}
+        self._moments = {name: state[name].to(value.device) for name, value in self._moments.items()}
         self._updates = self._grouped(steps)
 
 
 def _gradient(weight: Tensor) -> Tensor:
     assert weight.grad is not None, "every weight has a part in the loss"
     return weight.grad
-
-
-# Several processes.
-
-
-def _replicate(objective: nn.Module, world: World) -> nn.Module:
-    """Wrap a model in DistributedDataParallel, which averages gradients over the processes in the backward pass."""
-    if world.size == 1:
-        return objective
-    ids = [world.device.index] if world.device.type == "cuda" else None
-    # No broadcast of weights: every process has drawn or read the same ones.
-    return DistributedDataParallel(
-        objective,
-        device_ids=ids,
-        process_group=world.step_group,
-        gradient_as_bucket_view=True,
-        init_sync=False,
-        broadcast_buffers=False,
-    )
-
-
-def _shard(objective: Objective, world: World) -> nn.Module:
-    """Shard a model by FSDP2: each process keeps a part of the weights, and gathers a layer only while it computes.
-
-    Raises ConfigError: there is no process group.
-    """
-    if not dist.is_initialized():
-        raise ConfigError("--fsdp shards the weights over several processes: start the command by torchrun")
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import fully_shard
-
-    # One dimension: weights are sharded over all processes, those that share a sequence too.
-    group = dist.group.WORLD if world.step_group is None else world.step_group
-    assert group is not None
-    mesh = DeviceMesh.from_group(group, world.device.type)
-    for layer in _layers(objective):
-        fully_shard(layer, mesh=mesh)
-        _register_ragged_hooks(layer)
-    fully_shard(objective, mesh=mesh)
-    return objective
-
-
-def _set_gradient_sync(module: nn.Module, is_last: bool) -> None:
-    """Set whether the next backward pass averages gradients over the processes. Only the last backward pass of a step
-    does."""
-    if isinstance(module, DistributedDataParallel):
-        module.require_backward_grad_sync = is_last
-    elif hasattr(module, "set_requires_gradient_sync"):
-        cast(Any, module).set_requires_gradient_sync(is_last)
 
 
 @contextmanager
@@ -420,59 +333,3 @@ def _attention_of_parts(world: World, first_token: int = 0) -> Iterator[None]:
 
     with sequence_parallel(world.context_group), rows_from(first_token):
         yield
-
-
-def _full_tensor(x: Tensor) -> Tensor:
-    """Return a tensor gathered from all processes; if it is distributed, every process must call this."""
-    full: Tensor = cast(Any, x).full_tensor() if hasattr(x, "full_tensor") else x
-    return full
-
-
-def _local_tensor(x: Tensor) -> Tensor:
-    """Return the part of a tensor that this process holds, sharing its storage."""
-    local: Tensor = cast(Any, x).to_local() if hasattr(x, "to_local") else x
-    return local
-
-
-def _distributed_like(x: Tensor, like: Tensor) -> Tensor:
-    """Return a full tensor, which every process has, moved to the device of another and distributed as that is."""
-    moved = x.to(like.device)
-    if not hasattr(like, "placements"):
-        return moved
-    from torch.distributed.tensor import distribute_tensor  # the import takes two seconds
-
-    return distribute_tensor(moved, cast(Any, like).device_mesh, like.placements, src_data_rank=None)
-
-
-class _FlatRagged(NamedTuple):
-    """A Ragged as a tuple, which FSDP2 looks into."""
-
-    values: Tensor
-    offsets: Tensor
-    longest: int
-    first: int | None
-
-
-def _register_ragged_hooks(layer: nn.Module) -> None:
-    """Make each Ragged a tuple around FSDP2's hooks, which look for tensors in tuples alone."""
-    layer.register_forward_pre_hook(
-        lambda _, x, more: (_flatten_ragged(x), _flatten_ragged(more)), prepend=True, with_kwargs=True
-    )
-    layer.register_forward_pre_hook(
-        lambda _, x, more: (_unflatten_ragged(x), _unflatten_ragged(more)), with_kwargs=True
-    )
-    layer.register_forward_hook(lambda _, x, y: _flatten_ragged(y), prepend=True)
-    layer.register_forward_hook(lambda _, x, y: _unflatten_ragged(y))
-
-
-def _flatten_ragged(x: Any) -> Any:
-    return tree_map_only(Ragged, lambda rows: _FlatRagged(rows.values, rows.offsets, rows.max_length, rows.first), x)
-
-
-def _unflatten_ragged(x: Any) -> Any:
-    def made(flat: _FlatRagged) -> Ragged:
-        result = Ragged.__new__(Ragged)
-        result._set(*flat)  # offsets were checked when the batch was made
-        return result
-
-    return tree_map_only(_FlatRagged, made, x, is_leaf=lambda part: isinstance(part, _FlatRagged))
