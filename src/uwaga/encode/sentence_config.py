@@ -4,7 +4,7 @@ A plain Hugging Face directory has none, and gets the defaults of sentence-trans
 causal language model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,44 +22,9 @@ from uwaga.models.checkpoints.sentence_files import SentenceModule, TransformerS
 _MAXSIM = ("maxsim", "meanmaxsim")
 _Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 _HEAD = ("Dense", "LayerNorm", "Normalize", "Dropout")
-_INSTEAD = "{}, and uwaga.integrations.sentence_transformers.unpad makes it skip padding"
-_CROSS_ENCODER = (
-    "a cross-encoder or classifier, which gives scores of texts or pairs and no vectors",
-    "uwaga.Reranker, and `uwaga serve` with --reranker, take one with one label; "
-    + _INSTEAD.format("sentence_transformers.CrossEncoder reads it")
-    + "; uwaga.models.load reads it for its logits",
-)
-_SPARSE = (
-    "a SPLADE model, which gives a weight to every word of the vocabulary and no dense vector",
-    _INSTEAD.format("sentence_transformers.SparseEncoder reads it"),
-)
-_ST = "sentence_transformers.SentenceTransformer reads it"
-PEER_READS_IT = _INSTEAD.format(_ST)
-_ROUTER = ("a router, which has a model of its own for queries and for documents", PEER_READS_IT)
-# Models that are not text encoders: what they are, and what reads them. By model_type of config_sentence_transformers.json,
-_OTHER_MODELS = {"CrossEncoder": _CROSS_ENCODER, "SparseEncoder": _SPARSE}
-# by modules,
-_OTHER_MODULES = {
-    "LogitScore": _CROSS_ENCODER,
-    "MLMTransformer": _SPARSE,
-    "SpladePooling": _SPARSE,
-    "Router": _ROUTER,
-    "Asym": _ROUTER,
-    "StaticEmbedding": ("a table of word vectors without attention, whose mean is the vector of a text", _ST),
-    "WordEmbeddings": ("a table of word vectors without attention", _ST),
-    "BoW": ("a bag of words without attention", _ST),
-    "CLIPModel": ("a model of images and texts", _ST),
-}
-# and by the end of the architecture in config.json.
-_OTHER_HEADS = {
-    "ForSequenceClassification": _CROSS_ENCODER,
-    "ForTokenClassification": (
-        "a classifier of tokens, which gives no vectors",
-        "uwaga.models.load reads it for its logits",
-    ),
-    "ForQuestionAnswering": ("a model that marks answers in a text, and gives no vectors", "transformers reads it"),
-    "ForMultipleChoice": ("a model that chooses among answers, and gives no vectors", "transformers reads it"),
-}
+PEER_READS_IT = "sentence_transformers.SentenceTransformer reads it, and uwaga.integrations.sentence_transformers.unpad makes it skip padding"
+# Ends of architectures that give no vectors of texts.
+_OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,18 +54,16 @@ def read(folder: Path) -> SentenceConfig:
     path = folder / sentence_files.MODEL
     settings = untrusted.read_json(path, missing_ok=True)
     model_type = settings.get("model_type", "SentenceTransformer")
-    _refuse(folder, _OTHER_MODELS, [model_type])
-    entries = untrusted.read_json(folder / sentence_files.MODULES, of=list, missing_ok=True)
-    kinds = [str(module.get("type")).rpartition(".")[2] for module in entries if isinstance(module, dict)]
-    _refuse(folder, _OTHER_MODULES, kinds)
+    if model_type in ("CrossEncoder", "SparseEncoder"):
+        raise _other_model(folder, model_type)
     modules = sentence_files.modules(folder)
     place = modules.transformer
     transformer = sentence_files.read(place, is_module=modules.is_listed)
     described = untrusted.read_json(place / "config.json")
     named = described.get("architectures")
     architectures = named if isinstance(named, list) else []
-    if not modules.pooling:
-        _refuse(folder, _OTHER_HEADS, architectures, is_suffix=True)
+    if not modules.pooling and (heads := [str(name) for name in architectures if str(name).endswith(_OTHER_HEADS)]):
+        raise _other_model(folder, heads[0])
     if transformer.task != "feature-extraction":
         raise unsupported(transformer.path, "transformer_task", transformer.task, "'feature-extraction'")
     listed_modules = (SentenceModule("Transformer", place), *modules.others) if modules.is_listed else ()
@@ -160,16 +123,11 @@ def check_no_lengths(transformer: TransformerSettings) -> None:
             raise unsupported(transformer.path, key, transformer.values[key], "null")
 
 
-def _refuse(
-    folder: Path, others: Mapping[str, tuple[str, str]], names: Sequence[object], *, is_suffix: bool = False
-) -> None:
-    """Raise CheckpointError if a name, or its end if is_suffix, is in a table of other models."""
-    for name in names:
-        for other, (what, reader) in others.items():
-            if name == other or (is_suffix and str(name).endswith(other)):
-                raise CheckpointError(
-                    f"{folder} holds {what} ({printable(str(name))}), and TextEncoder cannot use it; {reader}"
-                )
+def _other_model(folder: Path, name: str) -> CheckpointError:
+    return CheckpointError(
+        f"{folder} holds a {printable(name)}, which gives no dense vectors of texts; uwaga.Reranker and `uwaga serve --reranker` take a "
+        "cross-encoder with one label, uwaga.models.load gives logits, and sentence_transformers or transformers reads any of them"
+    )
 
 
 def read_prompts(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, str], str]:

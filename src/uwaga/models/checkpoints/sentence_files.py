@@ -164,7 +164,9 @@ def modules(folder: Path) -> SentenceModules:
     found = _read_modules(path, untrusted.read_json(path, of=list))
     kinds = [kind for kind, _ in found]
     if "Transformer" not in kinds:
-        raise CheckpointError(f"{path} has no module of the type Transformer, only {', '.join(map(printable, kinds))}")
+        raise CheckpointError(
+            f"{path} has no module of the type Transformer, only {', '.join(map(printable, kinds))}; {INSTEAD}"
+        )
     has_pooling = kinds[1:2] == ["Pooling"]
     others = tuple(found[1 + has_pooling :])
     if kinds[0] != "Transformer" or {"Transformer", "Pooling"} & {module.kind for module in others}:
