@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from uwaga import Ragged, TextEncoder
-from uwaga.encode.progress import Progress, time_left
+from uwaga.encode.progress import Progress
 from uwaga.nn import EncoderLayer
 
 TEXTS = ["the cat sat", "a dog ran away from the house .", "unbelievable", "the mat , the cat and the dog"]
@@ -152,7 +152,6 @@ def test_progress_counts_documents_and_tokens(encoder: TextEncoder) -> None:
     assert told[-2].documents == 4  # the long one has more than one window, and is not finished before the last
     assert told[-1].documents == told[-1].total == 5
     assert told[-1].tokens == encoder.report.tokens.sum()
-    assert told[-1].seconds_left == 0
 
 
 def test_a_bar_is_shown_on_standard_error_alone(encoder: TextEncoder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,20 +176,6 @@ def test_a_model_in_training_reads_without_dropout_and_goes_on_training(encoder:
     assert np.array_equal(encoder.encode(TEXTS), expected)
     assert encoder.model.training
     assert not frozen.training
-
-
-def test_the_time_that_is_left_is_that_of_what_this_run_has_done() -> None:
-    """Nine tenths were there already: another tenth at the same speed takes as long as what was done, whatever the nine took."""
-    now = 100.0
-    left = time_left(lambda: now)
-    now += 5
-    assert [left(share, share) for share in (0.0, 0.5, 0.9)] == ["--:-- left"] * 3
-    now += 30
-    assert left(0.95, 0.9) == "00:30 left"
-    now += 30 * 40
-    assert left(0.96, 0.9) == "13:40 left"
-    assert left(8, 0, total=None) == "--:-- left"
-    assert left(1.0, 0.9) == "00:00 left"
 
 
 PROGRAM = """
