@@ -14,7 +14,6 @@ from opened import when_opened
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
 from uwaga.encode import BatchEncoder
-from uwaga.models.checkpoints import mapped_weights
 
 TEXTS = ["the cat sat", "", "a dog ran away on the mat", None, "it"]
 LONG = "the cat sat on the mat and then it ran away from the house"
@@ -83,82 +82,40 @@ def test_a_changed_model_is_refused(folder: Path, write_model: Callable[..., Pat
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_model_that_changes_while_it_is_loaded_is_refused(
-    folder: Path, write_model: Callable[..., Path], shared: bool, monkeypatch: pytest.MonkeyPatch
+    folder: Path, write_model: Callable[..., Path], shared: bool
 ) -> None:
-    monkeypatch.setenv("UWAGA_DATA", str(folder.parent / "data"))
     encode, reads = BatchEncoder(folder, shared=shared), 0
 
     def is_load(path: Path) -> bool:
         """Whether the weights are opened after they were opened for each fingerprint."""
         nonlocal reads
         reads += path == folder / "model.safetensors"
-        return reads == 2 + shared
+        return reads == 2
 
     changed = "changed while they were read"
     with when_opened(is_load, lambda: write_model(folder, seed=1)), pytest.raises(CheckpointError, match=changed):
         encode({"text": ["it"]})
-    assert not list(folder.parent.glob("data/weights/*.safetensors"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, None])
-def test_shared_weights_are_those_of_the_model(folder: Path, dtype: torch.dtype | None, tmp_path: Path) -> None:
-    alone = TextEncoder.load(folder, dtype=dtype)
-    for _ in range(2):  # written; mapped
-        shared = TextEncoder.load(folder, dtype=dtype, shared=True)
-        for name, x in alone.model.state_dict().items():
-            mine = shared.model.state_dict()[name]
-            assert mine.dtype == x.dtype
-            assert torch.equal(mine, x)
-            assert mine.data_ptr() % 64 == 0
-        assert np.array_equal(shared.encode(["it sat"]), alone.encode(["it sat"]))
+def test_shared_weights_are_those_of_the_model(folder: Path, dtype: torch.dtype | None) -> None:
+    alone, shared = (TextEncoder.load(folder, dtype=dtype, shared=shared) for shared in (False, True))
+    for name, x in alone.model.state_dict().items():
+        mine = shared.model.state_dict()[name]
+        assert mine.dtype == x.dtype
+        assert torch.equal(mine, x)
+    assert np.array_equal(shared.encode(["it sat"]), alone.encode(["it sat"]))
 
 
-@pytest.fixture
-def file(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Shared weights."""
-    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
-    TextEncoder.load(folder, shared=True)
-    (file,) = (tmp_path / "data" / "weights").glob("*.safetensors")
-    return file
-
-
-def test_shared_weights_of_other_shapes_are_refused(file: Path) -> None:
-    """As of a version that named or cut them in another way."""
-    mapped = mapped_weights.SharedFile(file.with_name(file.name.rpartition("-")[0]), lambda: True)
-    with pytest.raises(CheckpointError) as caught:
-        mapped_weights.mapped(mapped, dict, {"weight": torch.zeros(1)})
-    assert f"{file} is damaged" in str(caught.value)
-
-
-@pytest.mark.parametrize("damage", ["zeros", "shorter"])
-def test_shared_weights_that_were_overwritten_are_refused(folder: Path, damage: str, file: Path) -> None:
-    """Their names and shapes may still be right."""
-    size = file.stat().st_size
-    with file.open("r+b") as opened:
-        opened.seek(size - 4096)
-        opened.write(bytes(4096)) if damage == "zeros" else opened.truncate()
-    with pytest.raises(CheckpointError) as caught:
-        TextEncoder.load(folder, shared=True)
-    assert str(caught.value) == f"{file} is damaged: remove it"
-    file.unlink()
-    assert np.array_equal(
-        TextEncoder.load(folder, shared=True).encode(["it sat"]), TextEncoder.load(folder).encode(["it sat"])
-    )
-
-
-def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
-    file = mapped_weights.SharedFile(tmp_path / f"float32-{'0' * 41}", lambda: True)
-    left = tmp_path / f".{file.path.name[:40]}.uwaga-0123456789abcdef"
-    left.touch()
-    mapped_weights.mapped(file, lambda: {"x": torch.zeros(3)}, {"x": torch.zeros(3)})
-    assert not left.exists()
-
-
-def test_where_shared_weights_cannot_be_written_is_told(tmp_path: Path) -> None:
-    (tmp_path / "no").touch()
-    file = mapped_weights.SharedFile(tmp_path / "no" / "weights", lambda: True)
-    with pytest.raises(CheckpointError, match="UWAGA_DATA is another folder for it"):
-        mapped_weights.mapped(file, dict, {})
+def test_weights_that_are_overwritten_while_they_are_mapped_are_told(folder: Path) -> None:
+    encode = BatchEncoder(folder)
+    encode({"text": ["it sat"]})
+    path = folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="its files changed while they were read"):
+        encode({"text": ["it sat"]})
 
 
 def test_a_link_to_a_directory_stays_its_name(folder: Path, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def encode(
         typer.Option(
             min=1,
             max=256,
-            help="Number of worker processes. They share the cores and one copy of the weights.",
+            help="Number of worker processes. They share the cores, and weights that are stored in --dtype.",
             show_default="1; with --ray, one per CPU",
         ),
     ] = None,

@@ -28,8 +28,8 @@ ADDED = (*_NUMBERS, "vector", "error")
 class BatchEncoder:
     """A function that adds vectors of texts to batches of columns, and can be pickled.
 
-    A pickle has a few hundred bytes, since it only names the model. The process that calls the function loads the model once, and shares
-    the memory of the weights with the other processes of its machine.
+    A pickle has a few hundred bytes, since it only names the model. The process that calls the function loads the model once. Processes of a
+    machine have weights in memory once that are stored in `dtype`.
 
         encode = uwaga.encode.BatchEncoder("models/e5", overflow="mean")
         encode({"id": [7], "text": ["to be"]})["vector"]                                  # a batch of columns
@@ -52,7 +52,7 @@ class BatchEncoder:
         text: the column of the texts.
         dtype: dtype of weights and arithmetic, by name. None: the dtype of the files.
         fingerprint: fingerprint of the model's files (`uwaga.models.checkpoints.directories`). None: of the files as they are now. A
-            process that finds other files raises CheckpointError.
+            process that finds other files, now or after a batch, raises CheckpointError.
         keep_text: keep the texts in the result.
         shared: share the memory of the weights, as `TextEncoder.load`. False: each process has weights of its own.
         options: overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim and spans of
@@ -97,6 +97,8 @@ class BatchEncoder:
 
     def stream(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield the results of batches, and read each batch while the one before is computed."""
+        from uwaga.models.checkpoints import directories
+
         waiting: deque[tuple[Any, int]] = deque()
 
         def texts() -> Iterator[Sequence[Any]]:
@@ -108,6 +110,8 @@ class BatchEncoder:
                 yield column
 
         for encoded in self.load().stream(texts(), **self.options, skip_invalid=True):
+            if self.shared:
+                _check(directories.find(self.model, None), self.fingerprint)
             batch, first = waiting.popleft()
             rows, added = _results(encoded, first)
             yield _joined(batch, rows, added, None if self.keep_text else self.text)
@@ -131,7 +135,6 @@ def _encoder(model: str, dtype: str | None, fingerprint: str, shared: bool) -> "
     import torch
 
     from uwaga.encode.encoder import TextEncoder
-    from uwaga.models.checkpoints import directories
 
     chosen = None if dtype is None else getattr(torch, dtype, None)
     if dtype is not None and not isinstance(chosen, torch.dtype):
@@ -143,9 +146,15 @@ def _encoder(model: str, dtype: str | None, fingerprint: str, shared: bool) -> "
             f"not {fingerprint[:12]}; put the same files there"
         )
     encoder = TextEncoder.load(folder, dtype=chosen, shared=shared)
+    _check(folder, fingerprint)
+    return encoder
+
+
+def _check(folder: Path, fingerprint: str) -> None:
+    from uwaga.models.checkpoints import directories
+
     if directories.fingerprint(folder) != fingerprint:
         raise CheckpointError(f"{folder}: its files changed while they were read; run it again")
-    return encoder
 
 
 def _column(batch: Any, name: str) -> list[Any]:

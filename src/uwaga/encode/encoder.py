@@ -26,7 +26,7 @@ from uwaga.encode.progress import Listener
 from uwaga.encode.report import Report
 from uwaga.encode.sentence_config import SentenceConfig
 from uwaga.models import opening
-from uwaga.models.checkpoints import directories, load_save, mapped_weights, sentence_files
+from uwaga.models.checkpoints import directories, load_save, sentence_files
 from uwaga.models.checkpoints.tables import is_finite
 from uwaga.models.families import family_of
 from uwaga.models.model import Model
@@ -125,8 +125,8 @@ class TextEncoder:
                 that is float16, whose largest number many models exceed. Modules after pooling compute in float32.
             truncate_dim: keep the first N dimensions of each vector, for models that were trained for it. None: as the model's config
                 says.
-            shared: keep one copy of the weights, converted to `dtype`, in memory for all processes of this machine that load the model
-                with this option. The first process writes the file in the cache folder (UWAGA_DATA) that all of them map.
+            shared: map weights that are stored in `dtype` from the files, so that processes have them in memory once. Do not overwrite
+                the files then while the model is in use.
 
         Raises:
             CheckpointError: a file is wrong, contradicts another one, or needs something that is not implemented; the model is a
@@ -525,9 +525,8 @@ def _asked(**values: Any) -> EncodeOptions:
 
 def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) -> tuple[Model, Tokenizer]:
     """Read the model of a folder and its tokenizer. Raises CheckpointError."""
-    file = mapped_weights.shared_file(config.folder, dtype) if shared else None
     try:
-        model = load_save.load_folder(config.folder, dtype, has_head=False, shared=file)
+        model = load_save.load_folder(config.folder, dtype, has_head=False, shared=shared)
     except UnsupportedModelError as refusal:
         tokens = load_tokenizer(config.folder, lowercase=config.transformer.lowercase, allows_types=True)
         tokens = tokens if config.chat is None else tokens.without_special_tokens()
@@ -536,7 +535,7 @@ def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) ->
             raise CheckpointError(
                 f"{config.folder}: mask tokens that other tokens do not see need a family that has a table in uwaga"
             ) from refusal
-        return opening.read_states(config.folder, dtype, tokens, refusal, file), tokens
+        return opening.read_states(config.folder, dtype, tokens, refusal), tokens
     if () not in family_of(model.config.model_type, "load").architectures.values():
         raise CheckpointError(
             f"{config.folder} holds a {model.config.model_type} model, and TextEncoder cannot use it; {sentence_config.PEER_READS_IT}"

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
-    from uwaga.models.checkpoints.mapped_weights import SharedFile
     from uwaga.models.model import Model
     from uwaga.models.tokenizers.tokenizer import Tokenizer
     from uwaga.models.transformers_model import TransformersModel
@@ -110,7 +109,6 @@ def read_states(
     dtype: "torch.dtype | None",
     tokenizer: "Tokenizer",
     refusal: CheckpointError,
-    shared: "SharedFile | None" = None,
 ) -> "TransformersModel":
     """Read the model of transformers in a folder, for the hidden states of texts.
 
@@ -118,19 +116,13 @@ def read_states(
         tokenizer: the tokenizer of the same folder.
         dtype: the dtype of the weights; None: the dtype of the files, or float32 in place of float16.
         refusal: why our tables cannot read the folder.
-        shared: a file to map the weights from.
 
     Raises CheckpointError: transformers is not installed, has no such model, or refuses the files; they do not fit together, are not
     safetensors, or have numbers that are NaN or infinite; the model does not give a state to every token of a text.
     """
-    from uwaga.models.checkpoints import mapped_weights
     from uwaga.models.transformers_model import TransformersModel
 
     model = read_module(folder, dtype, "states", refusal)
-    if shared is not None:
-        # transformers has read a copy, which is freed: of its models it alone knows what is made of the files.
-        model.load_state_dict(mapped_weights.mapped(shared, model.state_dict, model.state_dict()), assign=True)
-        model.requires_grad_(False)
     types = (tokenizer.prefix_types, tokenizer.suffix_types) if _takes_types(folder) else None
     result = TransformersModel(model, types=types)
     with _after(folder, refusal):

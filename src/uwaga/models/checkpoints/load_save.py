@@ -16,7 +16,7 @@ from torch import nn
 from uwaga._base import durable, untrusted
 from uwaga._base.arguments import check
 from uwaga._base.errors import CheckpointError, OwnCodeError, UnsupportedModelError
-from uwaga.models.checkpoints import directories, mapped_weights, tables, weight_files
+from uwaga.models.checkpoints import directories, tables, weight_files
 from uwaga.models.configuration import Config
 from uwaga.models.families import family_of, model_types
 from uwaga.models.families.family import File
@@ -62,14 +62,14 @@ def load_folder(
     dtype: torch.dtype | None,
     *,
     has_head: bool = True,
-    shared: mapped_weights.SharedFile | None = None,
+    shared: bool = False,
     keeps_float16: bool = False,
 ) -> Transformer:
     """Load the model in a directory with config.json, with the arguments and errors of `load`.
 
     Args:
         has_head: False leaves out all weights of heads.
-        shared: the file to map the weights from (`mapped_weights`); None: a copy in memory.
+        shared: map weights from the files, as `tables.reader`.
         keeps_float16: whether weights in float16 stay so without a dtype. Otherwise they become float32, since activations may exceed float16.
     """
     check_dtype(dtype)
@@ -91,8 +91,8 @@ def load_folder(
     model = _empty(config)
     ours = model.state_dict()
     table, widens = family.table(config, ours), not keeps_float16
-    read = tables.reader(table, weights, ours, dtype, widens_float16=widens)
-    model.load_state_dict(read() if shared is None else mapped_weights.mapped(shared, read, ours), assign=True)
+    read = tables.reader(table, weights, ours, dtype, widens_float16=widens, shared=shared)
+    model.load_state_dict(read(), assign=True)
     assert not any(x.is_meta for x in (*model.parameters(), *model.buffers())), (
         "buffers must be persistent, or computed"
     )

@@ -63,13 +63,15 @@ def reader(
     dtype: torch.dtype | None = None,
     *,
     widens_float16: bool = False,
+    shared: bool = False,
 ) -> Callable[[], dict[str, Tensor]]:
-    """Compare names, shapes and dtypes of a file with a table, and return a function that reads our state dict as a copy.
+    """Compare names, shapes and dtypes of a file with a table, and return a function that reads our state dict.
 
     Args:
         ours: the model's tensors, for their shapes.
         dtype: of all weights; None: that of the file.
         widens_float16: without a dtype, float16 becomes float32.
+        shared: map weights that have the dtype and the layout of ours from the file. False: copy them, since the file may be overwritten.
 
     Raises CheckpointError that lists all differences, or if there are several dtypes and no `dtype`. The function raises it for values that are
     NaN or infinite, and for tied weights that differ.
@@ -103,9 +105,8 @@ def reader(
         lines: Lines = []
         state: dict[str, Tensor] = {}
         for row in rows:
-            # A copy: the file may be overwritten while the model is in use.
             name = names[row.theirs]
-            stored = weights.read(name).to(chosen, copy=True)
+            stored = weights.read(name).to(chosen, copy=not shared)
             if not is_finite(stored):
                 lines.append(("not finite", f"{_described(weights, name)} in {str(chosen).removeprefix('torch.')}"))
             state |= {ours: part.contiguous() for ours, part in zip(row.ours, row.read(stored), strict=True)}
