@@ -26,7 +26,7 @@ from uwaga.viewer.server.access import AccessControl
 from uwaga.viewer.server.app import application
 from uwaga.viewer.server.limits import ConcurrencyLimiter
 from uwaga.viewer.service import TABLE, ViewService
-from uwaga.viewer.shown import Text, View
+from uwaga.viewer.shown import Text
 from uwaga.viewer.texts import RunRequest, TextRunner
 
 Answer = tuple[int, str]  # status, and the error's message
@@ -153,26 +153,18 @@ def ask_all() -> Iterator[Ask]:
     service.close()
 
 
-@pytest.fixture(scope="module")
-def enter() -> Iterator[Ask]:
-    """Sends bodies, without a cookie, to where a code is exchanged for one."""
-    with application_of(ViewService(View()), "/ask/enter") as ask:
-        yield ask
-
-
 @contextmanager
-def application_of(service: ViewService, path: str = "/ask") -> Iterator[Ask]:
+def application_of(service: ViewService) -> Iterator[Ask]:
     access, limiter = AccessControl(PORT), ConcurrencyLimiter()
-    app = application(service, title="a text", access=access, limiter=limiter, renew=lambda: None)
+    app = application(service, title="a text", access=access, limiter=limiter)
     sent = {
         "host": f"127.0.0.1:{PORT}",
         "x-uwaga-token": access.token,
-        "cookie": f"{access.cookie_name}={access.cookie}" if path == "/ask" else "",
         "content-type": "application/json",
     }
 
     async def answer(body: bytes) -> Answer:
-        got = await served.request(app, "POST", path, [body], sent)
+        got = await served.request(app, "POST", "/ask", [body], sent)
         return got.status, "" if got.status == 200 else got.json["error"]
 
     with asyncio.Runner() as loop:
@@ -209,14 +201,6 @@ def names(path: tuple[Any, ...]) -> set[str]:
     if results & VALID["lesson"].keys():
         results |= VALID["lesson"].keys() | VALID["lesson"]["settings"].keys()
     return results
-
-
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(VALUES)
-def test_any_value_as_the_code_of_a_url(enter: Ask, value: Any) -> None:
-    ((status, message),) = enter([json.dumps({"code": value}).encode()])
-    assert status in (400, 403, 413), (value, message)
-    assert message.startswith(("the code is wrong", "the request ", "the body"))
 
 
 @pytest.mark.slow

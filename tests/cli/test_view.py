@@ -105,7 +105,7 @@ def test_it_serves_until_it_is_told_to_end(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         address = running.stdout.readline().strip()
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#code=[\w-]{43}", address)
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#token=[\w-]{43}", address)
         assert "Ctrl-C" in running.stdout.readline()
         asked = urllib.request.Request(
             address.partition("#")[0] + "ask",

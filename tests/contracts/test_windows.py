@@ -104,7 +104,7 @@ assert not durable.remove_folder(folder / "made", re.compile("inside")) and (fol
 opened.close()
 assert durable.remove_folder(folder / "made", re.compile("inside")) and not (folder / "made").exists()
 private = durable.PrivateFolder()
-private.remove(private.write("page", b"1"))
+private.write("page", b"1")
 private.close()
 durable.fsync(folder), durable.fsync(path)
 """

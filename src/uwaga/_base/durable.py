@@ -341,11 +341,6 @@ class PrivateFolder:
             file.write(content)
         return path
 
-    def remove(self, path: Path) -> None:
-        """Remove one of its files."""
-        assert path.parent == Path(self._folder.name)
-        path.unlink(missing_ok=True)
-
     def close(self) -> None:
         """Remove the folder; calling it again has no effect."""
         self._folder.cleanup()

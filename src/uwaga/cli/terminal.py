@@ -137,9 +137,7 @@ def serve_page(
 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with serve(
-            service, announce=typer.echo, port=port, name=command, fragment=fragment, language=language
-        ) as served:
+        with serve(service, port=port, name=command, fragment=fragment, language=language) as served:
             # On a line of its own and unbroken, so that a terminal makes a link of it.
             echo(served.address)
             if opens and served.browse():

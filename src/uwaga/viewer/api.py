@@ -1,7 +1,6 @@
 """uwaga.view: attention in a browser, in a notebook, or in a file."""
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from uwaga._base.arguments import check
@@ -95,11 +94,8 @@ def display(
 
         return widget(service, language or "en")
 
-    def announce(address: str) -> None:
-        print(f"uwaga.{name}: {address}", flush=True)  # noqa: T201  # if no browser opens, this is the only way to the page
-
-    served = serve(service, announce=announce, port=port, name=name, fragment=fragment, language=language)
-    announce(served.address)
+    served = serve(service, port=port, name=name, fragment=fragment, language=language)
+    print(f"uwaga.{name}: {served.address}", flush=True)  # noqa: T201  # if no browser opens, this is the only way to the page
     if browser or browser is None:
         served.browse()
     if block or (block is None and not at_prompt()):
@@ -110,13 +106,12 @@ def display(
 def serve(
     service: ViewService,
     *,
-    announce: Callable[[str], object],
     port: int = 0,
     name: str = "view",
     fragment: str = "",
     language: str | None = None,
 ) -> "ServedView":
-    """Start a server for a view; `announce`, `port` and `fragment` as in `ServedView`.
+    """Start a server for a view; `port` and `fragment` as in `ServedView`.
 
     Args:
         name: "view" or "lesson"; a lesson's page has it as its title.
@@ -135,7 +130,6 @@ def serve(
         port=port,
         fragment=fragment,
         lesson=lesson,
-        announce=announce,
         language=language,
     )
 

@@ -48,7 +48,6 @@ class Client:
 
     def __init__(self, server: ServedView) -> None:
         self.port, self.token = server.port, server.access.token
-        self.cookie = f"{server.access.cookie_name}={server.access.cookie}"
         self.host = f"127.0.0.1:{server.port}"
 
     def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Response:
@@ -63,7 +62,7 @@ class Client:
     def ask(self, question: Any, **headers: str) -> Response:
         """Sends a request as the page does; bytes are sent unchanged."""
         body = question if isinstance(question, bytes) else json.dumps(question).encode()
-        sent = {"Content_Type": "application/json", "X_Uwaga_Token": self.token, "Cookie": self.cookie, **headers}
+        sent = {"Content_Type": "application/json", "X_Uwaga_Token": self.token, **headers}
         return self.send("POST", "/ask", body, **sent)
 
 

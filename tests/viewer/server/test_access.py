@@ -1,4 +1,4 @@
-"""Access control: Host and Origin headers, the token, and one-time codes."""
+"""Access control: Host and Origin headers, and the token."""
 
 import pytest
 
@@ -39,35 +39,8 @@ def test_a_host_header_may_omit_port_80() -> None:
 
 
 def test_the_token() -> None:
-    token, cookie = ACCESS.token, ACCESS.cookie
-    assert ACCESS.is_authorized(token, cookie)
+    token = ACCESS.token
+    assert len(token) >= 43  # 32 random bytes
+    assert ACCESS.is_authorized(token)
     for wrong in (None, "", "secret", "s\u00e9cret", "\udcff", token[:-1], token + "a", token.swapcase()):
-        assert not ACCESS.is_authorized(wrong, cookie)
-        assert not ACCESS.is_authorized(token, wrong)
-    assert not ACCESS.is_authorized(cookie, token)
-
-
-def test_a_code_can_be_exchanged_once() -> None:
-    used: list[str] = []
-    access = AccessControl(8123, used.append)
-    code = access.url_code()
-    assert len(code) >= 43  # 32 random bytes
-    assert access.url_code() == code
-    other = access.new_code()
-    assert access.exchange(code)
-    assert used == [code]
-    assert not access.exchange(code)
-    assert access.url_code() not in (code, other)
-    assert access.exchange(other)
-    for wrong in ("", "secret", "\udcff", access.token, access.cookie, access.url_code()[:-1]):
-        assert not access.exchange(wrong)
-    assert used == [code, other]
-
-
-def test_the_number_of_remembered_codes_is_bounded() -> None:
-    access = AccessControl(8123)
-    first = access.url_code()
-    for _ in range(1000):
-        access.new_code()
-    assert not access.exchange(first)
-    assert access.exchange(access.url_code())
+        assert not ACCESS.is_authorized(wrong)

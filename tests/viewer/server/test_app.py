@@ -92,7 +92,6 @@ def test_every_response_has_the_security_headers(client, small_front) -> None:
         ("DELETE", "/app.js", 405, "method DELETE is not allowed"),
         ("GET", "/ask", 405, "method GET is not allowed"),
         ("OPTIONS", "/ask", 405, "method OPTIONS is not allowed"),
-        ("GET", "/ask/enter", 405, "method GET is not allowed"),
     ],
 )
 def test_unknown_paths_and_methods_are_refused(client, method: str, path: str, status: int, error: str) -> None:
@@ -106,12 +105,9 @@ def test_invalid_requests_are_refused(client) -> None:
         answer = client.ask(question, **headers)
         return answer.status, answer.error
 
-    token = "the token or the cookie is missing or wrong: open the URL that the program has printed"
+    token = "the token is missing or wrong: open the URL that the program has printed"
     assert refused({"request": "echo"}, X_Uwaga_Token="") == (403, token)
     assert refused({"request": "echo"}, X_Uwaga_Token=client.token[:-1]) == (403, token)
-    assert refused({"request": "echo"}, Cookie="") == (403, token)
-    assert refused({"request": "echo"}, Cookie=client.cookie[:-1]) == (403, token)
-    assert refused({"request": "echo"}, Cookie=client.cookie.replace("uwaga", "other")) == (403, token)
     kind = "the Content-Type of a request must be application/json"
     assert refused({"request": "echo"}, Content_Type="text/plain") == (415, kind)
     assert refused({"request": "echo"}, Content_Type="") == (415, kind)
@@ -121,35 +117,6 @@ def test_invalid_requests_are_refused(client) -> None:
     assert refused({"request": "nothing"}) == (400, "unknown request 'nothing'")
     # A charset parameter in Content-Type is accepted.
     assert client.ask({"request": "echo"}, Content_Type="Application/JSON; charset=utf-8").status == 200
-
-
-def test_a_code_is_exchanged_once_for_a_token_and_a_cookie(client, server) -> None:
-    def enter(body: object, **headers: str):
-        return client.send("POST", "/ask/enter", json.dumps(body).encode(), Content_Type="application/json", **headers)
-
-    code = server.address.partition("#code=")[2]
-    answer = enter({"code": code})
-    assert (answer.status, json.loads(answer.body)) == (200, {"token": client.token})
-    assert answer.headers["set-cookie"] == f"{client.cookie}; HttpOnly; Path=/ask; SameSite=strict"
-    assert code not in (client.token, client.cookie)
-    wrong = "the code is wrong or was used: open the newest URL that the program has printed"
-    for body in ({"code": code}, {}, {"code": None}, {"code": 1}, {"code": "guess"}, {"code": client.token}):
-        answer = enter(body)
-        assert (answer.status, answer.error, "set-cookie" in answer.headers) == (403, wrong, False)
-    assert (enter([]).status, enter([]).error) == (400, "the request must contain a JSON object, not list")
-    assert (enter({"code": "x" * 1024}).status, enter({"code": "x" * 1024}).error) == (
-        413,
-        "the body of the request exceeds 1,024 bytes",
-    )
-    assert client.send("POST", "/ask/enter", b"{}", Content_Type="text/plain").status == 415
-
-
-def test_a_client_with_a_session_does_not_use_a_code(client, server) -> None:
-    code = server.address.partition("#code=")[2]
-    headers = {"Content_Type": "application/json", "X_Uwaga_Token": client.token, "Cookie": client.cookie}
-    answer = client.send("POST", "/ask/enter", json.dumps({"code": code}).encode(), **headers)
-    assert (answer.status, json.loads(answer.body)) == (200, {"token": client.token})
-    assert server.address.endswith(code)
 
 
 def test_an_internal_error_is_logged_and_the_server_continues(client, caplog: pytest.LogCaptureFixture) -> None:

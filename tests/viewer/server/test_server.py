@@ -4,8 +4,6 @@ import re
 import socket
 import stat
 import threading
-import urllib.error
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -18,7 +16,7 @@ from uwaga.viewer.server.server import ServedView
 
 
 def test_it_listens_on_loopback_only(server) -> None:
-    assert server.address.startswith(f"http://127.0.0.1:{server.port}/#code=")
+    assert server.address.startswith(f"http://127.0.0.1:{server.port}/#token=")
     assert len(server.address.partition("=")[2]) >= 43  # 32 random bytes
     addresses = {result[4][0] for result in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
     for address in addresses - {"127.0.0.1"}:
@@ -59,7 +57,7 @@ def test_a_closed_server_answers_no_requests_and_leaves_no_threads(service) -> N
         socket.create_connection(("127.0.0.1", server.port), timeout=2)
 
 
-def test_it_opens_a_graphical_browser(server, default_browser, enter: Callable[[str], dict[str, str]]) -> None:
+def test_it_opens_a_graphical_browser(server, default_browser) -> None:
     assert server.browse()
     assert default_browser.opened.wait(HANG)
     # Other accounts can read the browser's command line: it names a file that they cannot read.
@@ -67,39 +65,17 @@ def test_it_opens_a_graphical_browser(server, default_browser, enter: Callable[[
     assert urlsplit(default_browser.address).scheme == "file"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-    (address,) = set(re.findall(r'http://[^"]+', file.read_text()))
-    home, code = address.split("#code=")
-    assert home == f"http://127.0.0.1:{server.port}/"
-    assert code not in default_browser.address
-    assert code not in server.address  # the printed URL can still be opened
-    enter(address)
-    assert not file.exists()  # the file is removed
-    with pytest.raises(urllib.error.HTTPError, match="403"):
-        enter(address)
+    assert server.access.token not in default_browser.address
+    assert set(re.findall(r'http://[^"]+', file.read_text())) == {server.address}
     assert server.browse()
     server.close()
     assert not file.parent.exists()
 
 
-def test_the_address_has_a_new_code_once_its_code_is_used(service, enter: Callable[[str], dict[str, str]]) -> None:
-    told: list[str] = []
-    with ServedView(service, title="a text", fragment="tab=lesson", lesson=True, announce=told.append) as server:
-        first = server.address
-        assert first.startswith(f"http://127.0.0.1:{server.port}/?lesson#code=")
-        assert first.endswith("&tab=lesson")
-        assert server.address == first
-        enter(first)
-        second = server.address
-        assert second != first
-        assert told == []
-        for _ in range(3):  # printed once
-            with pytest.raises(urllib.error.HTTPError, match="403"):
-                enter(first)
-        assert told == [second]
-        enter(second)
-        with pytest.raises(urllib.error.HTTPError, match="403"):
-            enter(first)
-        assert told == [second, server.address]
+def test_the_address_has_what_the_page_opens_with(service) -> None:
+    with ServedView(service, title="a text", fragment="tab=lesson", lesson=True) as server:
+        home = f"http://127.0.0.1:{server.port}/?lesson#token="
+        assert server.address == f"{home}{server.access.token}&tab=lesson"
 
 
 def test_it_opens_no_text_browser(server, default_browser) -> None:

@@ -52,26 +52,24 @@ function downloadFile(name, blob) {
 
 const tokenStorageKey = "uwaga-token"; // key in local storage, which is per origin and so per port
 
-/** Takes the one-time access code out of the URL's fragment. @param {ServedPage} page @returns {string | null} */
-export function takeAccessCode({ location, history }) {
+/** Takes the token out of the URL's fragment. @param {ServedPage} page @returns {string | null} */
+export function takeToken({ location, history }) {
   const written = new URLSearchParams(location.hash.replace(/^#/, ""));
-  const code = written.get("code");
-  if (code === null) return null;
-  written.delete("code");
+  const token = written.get("token");
+  if (token === null) return null;
+  written.delete("token");
   history.replaceState(null, "", `${location.pathname}${location.search ?? ""}${written.size ? `#${written}` : ""}`);
-  return code;
+  return token;
 }
 
 /**
- * The server that this page came from. Each request carries a token and a cookie, which the server gives in exchange for the
- * access code in the URL.
+ * The server that this page came from. Each request carries the token of the URL that the program has printed.
  * @param {ServedPage} [page] @param {typeof fetch} [get] @returns {Host}
  */
 export function servedHost(page = window, get = (...request) => fetch(...request)) {
-  const code = takeAccessCode(page);
-  let token = tryStorage(() => page.localStorage.getItem(tokenStorageKey)) ?? "";
-  /** @type {Promise<void> | null} */
-  let authenticating = null;
+  const given = takeToken(page);
+  if (given !== null) tryStorage(() => page.localStorage.setItem(tokenStorageKey, given));
+  const token = given ?? tryStorage(() => page.localStorage.getItem(tokenStorageKey)) ?? "";
 
   /** @param {string} path @param {unknown} body @param {AbortSignal} [signal] */
   async function post(path, body, signal) {
@@ -88,28 +86,11 @@ export function servedHost(page = window, get = (...request) => fetch(...request
     }
   }
 
-  async function authenticate() {
-    const response = await post("/ask/enter", { code });
-    token = (await response.json()).token;
-    tryStorage(() => page.localStorage.setItem(tokenStorageKey, token));
-  }
-
-  /** @returns {Promise<void>} one exchange for all requests; retried if the server was busy or unreachable */
-  function ensureAuthenticated() {
-    if (code === null) return Promise.resolve();
-    authenticating ??= authenticate().catch((error) => {
-      if (error instanceof HostError && error.kind !== "refused") authenticating = null;
-      throw error;
-    });
-    return authenticating;
-  }
-
   return {
     mode: "served",
     has: () => true,
     download: downloadFile,
     async ask(request, signal) {
-      await ensureAuthenticated();
       return decodeReply(await (await post("/ask", request, signal)).arrayBuffer());
     },
   };

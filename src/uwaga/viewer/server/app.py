@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request, cookie_parser
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -19,7 +19,7 @@ from uwaga._base.untrusted import json_of
 from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.html import served_html
-from uwaga.viewer.server.access import COOKIE_PATH, TOKEN_HEADER, AccessControl
+from uwaga.viewer.server.access import TOKEN_HEADER, AccessControl
 from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter
 from uwaga.viewer.service import TABLE
 
@@ -45,7 +45,6 @@ _HEADERS = {
 }
 
 MAX_BODY_BYTES = 1 << 18  # body of a request; the list of exact tiles of a snapshot is the longest
-_MAX_CODE_BYTES = 1 << 10  # body of a request that exchanges a code
 _RELOAD_SECONDS = 1.0  # between checks for changed files of the front end, so that edits show at a reload
 CHUNK = 1 << 14  # bytes of a response that are sent at once; a connection buffers four chunks and one more
 # Status, message (empty: that of the exception) and headers of the exceptions that are no HTTPExceptions.
@@ -63,36 +62,32 @@ def application(
     language: str | None = None,
     access: AccessControl,
     limiter: ConcurrencyLimiter,
-    renew: Callable[[], object],
 ) -> "ASGIApp":
     """Return the ASGI application of a view.
 
     Args:
         language: of the page; None: what the browser prefers. The page's address may name another.
-        renew: called when a client sends a code that is wrong or was used already.
     """
     routes = [
         _page(title, language),
         *_front("app", lesson=False),
         *_front("lesson", lesson=True),
         Route("/ask", RequestHandler(service, access, limiter), methods=["POST"]),
-        _session(access, renew),
     ]
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys((*_STATUS, HTTPException, Exception), _error))
     return _Protected(app, access)
 
 
 class RequestHandler:
-    """POST a request with token and cookie; 200 and a reply's bytes, or another status and {"error": message}."""
+    """POST a request with the token; 200 and a reply's bytes, or another status and {"error": message}."""
 
     def __init__(self, service: Service, access: AccessControl, limiter: ConcurrencyLimiter) -> None:
         self._service, self._access, self._limiter = service, access, limiter
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         request = Request(scope, receive)
-        if not has_session(self._access, request.headers):
-            message = "the token or the cookie is missing or wrong: open the URL that the program has printed"
-            raise HTTPException(403, message)
+        if not self._access.is_authorized(request.headers.get(TOKEN_HEADER)):
+            raise HTTPException(403, "the token is missing or wrong: open the URL that the program has printed")
         require_json(request)
         with self._limiter.slot():
             asked = parse_request(await read_body(request, MAX_BODY_BYTES))
@@ -102,33 +97,6 @@ class RequestHandler:
             )
             reply = await unless_gone(receive, computed)
             await Response(reply, media_type="application/octet-stream")(scope, receive, send)
-
-
-def _session(access: AccessControl, renew: Callable[[], object]) -> Route:
-    """Return the route that exchanges a code: {"token": token} and the cookie for POST {"code": code}.
-
-    A client that has token and cookie already gets the token again, and the code stays valid.
-    """
-
-    async def respond(request: Request) -> Response:
-        require_json(request)
-        code = parse_request(await read_body(request, _MAX_CODE_BYTES)).get("code")
-        response = JSONResponse({"token": access.token})
-        if has_session(access, request.headers):
-            return response
-        if not isinstance(code, str) or not access.exchange(code):
-            renew()
-            raise HTTPException(403, "the code is wrong or was used: open the newest URL that the program has printed")
-        response.set_cookie(access.cookie_name, access.cookie, path=COOKIE_PATH, httponly=True, samesite="strict")
-        return response
-
-    return Route("/ask/enter", respond, methods=["POST"])
-
-
-def has_session(access: AccessControl, headers: Headers) -> bool:
-    """Return whether a request carries this server's token and cookie."""
-    cookie = cookie_parser(headers.get("cookie", "")).get(access.cookie_name)
-    return access.is_authorized(headers.get(TOKEN_HEADER), cookie)
 
 
 def parse_request(body: bytes) -> dict[str, object]:

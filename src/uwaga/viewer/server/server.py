@@ -9,7 +9,6 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import escape
-from pathlib import Path
 from types import FrameType
 
 from uwaga._base.connections import IdleConnectionReaper, listen, serve, uvicorn_server
@@ -47,7 +46,6 @@ class ServedView:
         port: on 127.0.0.1; 0: any free one.
         fragment: state that the page opens with, such as "tab=lesson".
         lesson: whether its script has the lesson from the first.
-        announce: called with a new URL when one with a used code is opened, unless a URL with an unused code was announced.
         language: of the page; None: what the browser prefers.
 
     Raises:
@@ -62,17 +60,14 @@ class ServedView:
         port: int = 0,
         fragment: str = "",
         lesson: bool = False,
-        announce: Callable[[str], object] = lambda address: None,
         language: str | None = None,
     ) -> None:
         listening = listen(_LOOPBACK, port)
         self.port: int = listening.getsockname()[1]
-        self.fragment, self._announce = fragment, announce
-        self._path = "?lesson" if lesson else ""
-        self._files: dict[str, Path] = {}  # HTML files that redirect a browser to the page, by their one-time codes
-        self._folder: PrivateFolder | None = None
-        self.access = AccessControl(self.port, self._code_used)
-        self._announced = self.address
+        self.fragment, self._path = fragment, "?lesson" if lesson else ""
+        self._folder: PrivateFolder | None = None  # of files that redirect a browser to the page
+        self._opened = 0  # how many files it has
+        self.access = AccessControl(self.port)
         self.service, self.limiter = service, ConcurrencyLimiter()
         self.reaper = IdleConnectionReaper()
         app = application(
@@ -81,7 +76,6 @@ class ServedView:
             language=language,
             access=self.access,
             limiter=self.limiter,
-            renew=self._renew,
         )
         self.uvicorn = uvicorn_server(app, self.reaper)
         self._ended = threading.Event()
@@ -90,13 +84,12 @@ class ServedView:
 
     @property
     def address(self) -> str:
-        """Return the page's URL with a one-time code, for the first browser that opens it.
+        """Return the page's URL. It gives access to the page while the server runs.
 
-        Once the code is used, this is a URL with a new code, for another browser; the first browser keeps its access.
-
-        The code is in the URL's fragment (after #), which browsers neither send nor log.
+        The token is in the URL's fragment (after #), which browsers neither send nor log.
         """
-        return self._address(self.access.url_code())
+        fragment = "&".join(filter(None, (f"token={self.access.token}", self.fragment)))
+        return f"http://{_LOOPBACK}:{self.port}/{self._path}#{fragment}"
 
     def open_at(self, head: str, pick: str | None = None) -> str:
         """Let the page, also a saved one, open on a head, and return its address.
@@ -150,13 +143,13 @@ class ServedView:
             return False
         if getattr(browser, "basename", "") in _TEXT_BROWSERS:
             return False
-        code = self.access.new_code()
         if self._folder is None:
             self._folder = PrivateFolder()
-        page = _REDIRECT.format(address=escape(self._address(code)))
-        self._files[code] = self._folder.write(f"open-{len(self._files)}.html", page.encode())
+        self._opened += 1
+        page = _REDIRECT.format(address=escape(self.address))
+        file = self._folder.write(f"open-{self._opened}.html", page.encode())
         # Some browsers block until their window is closed.
-        threading.Thread(target=browser.open, args=[self._files[code].as_uri()], daemon=True).start()
+        threading.Thread(target=browser.open, args=[file.as_uri()], daemon=True).start()
         return True
 
     @property
@@ -194,20 +187,6 @@ class ServedView:
 
     def __repr__(self) -> str:
         return f"ServedView({self.address}{', closed' if self.closed else ''})"
-
-    def _address(self, code: str) -> str:
-        return f"http://{_LOOPBACK}:{self.port}/{self._path}#{'&'.join(filter(None, (f'code={code}', self.fragment)))}"
-
-    def _code_used(self, code: str) -> None:
-        """Remove the redirecting file of a used code."""
-        if code in self._files and self._folder is not None:
-            self._folder.remove(self._files[code])
-
-    def _renew(self) -> None:
-        """Announce a URL with an unused code, unless it was announced before."""
-        if self._announced != self.address:
-            self._announced = self.address
-            self._announce(self._announced)
 
     def _serve(self, listening: socket.socket) -> None:
         try:

@@ -150,8 +150,8 @@ export function syncUrl(app, window, carried = {}) {
     const state = { ...omittedState(defaults), ...hashToState(window.location.hash, about, defaults) };
     shown = { ...store.get(), ...state };
     store.set(state);
-    // An access code pasted into the URL of an open page is not used; it is removed from the URL.
-    if (new URLSearchParams(window.location.hash.replace(/^#/, "")).has("code")) write(false);
+    // A token pasted into the URL of an open page is not used; it is removed from the URL.
+    if (new URLSearchParams(window.location.hash.replace(/^#/, "")).has("token")) write(false);
   };
   window.addEventListener("popstate", onPopState);
   app.provisional.end = () => {

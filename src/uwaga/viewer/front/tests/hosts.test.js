@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { gzipSync } from "node:zlib";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { savedHost, servedHost, takeAccessCode, widgetHost } from "../hosts.js";
+import { savedHost, servedHost, takeToken, widgetHost } from "../hosts.js";
 import { canonical } from "../wire.js";
 
 const kept = JSON.parse(readFileSync(new URL("./wire.json", import.meta.url), "utf8")).replies[0];
@@ -16,41 +16,23 @@ function pageAt(hash, stored = {}) {
   return page;
 }
 
-test("the code is removed from the URL, the rest of the fragment is kept", () => {
-  for (const [hash, code, left] of [["#code=d-e_f&tab=lesson", "d-e_f", ["/#tab=lesson"]], ["#code=a", "a", ["/"]], ["#tab=map", null, []], ["", null, []]]) {
+test("the token is removed from the URL, the rest of the fragment is kept", () => {
+  for (const [hash, token, left] of [["#token=d-e_f&tab=lesson", "d-e_f", ["/#tab=lesson"]], ["#token=a", "a", ["/"]], ["#tab=map", null, []], ["", null, []]]) {
     const page = pageAt(hash);
-    assert.equal(takeAccessCode(page), code);
+    assert.equal(takeToken(page), token);
     assert.deepEqual(page.written, left);
   }
 });
 
-test("served: the code is exchanged once for a token, which is stored and sent to /ask with each request", async () => {
-  const sent = [], page = pageAt("#code=once");
-  const host = servedHost(page, async (...request) => {
-    sent.push(request);
-    return request[0] === "/ask/enter" ? Response.json({ token: "secret" }) : new Response(body);
-  });
-  const [reply] = await Promise.all([host.ask({ request: "about" }), host.ask({ request: "tile" })]);
-  assert.deepEqual(reply.meta, kept.meta);
+test("served: the token of the URL is stored and sent with each request; the page works without storage", async () => {
+  const sent = [], stored = {}, get = async (...request) => { sent.push(request); return new Response(body); };
+  const without = pageAt("#token=secret");
+  without.localStorage = { getItem() { throw new DOMException("", "SecurityError"); }, setItem() { throw new DOMException("", "SecurityError"); } };
+  for (const page of [pageAt("#token=secret", stored), pageAt("", stored), without])
+    assert.deepEqual((await servedHost(page, get).ask({ request: "about" })).meta, kept.meta);
   const said = sent.map(([address, { method, headers, body: request }]) => [address, method, headers["X-Uwaga-Token"], request]);
-  assert.deepEqual(said, [["/ask/enter", "POST", "", '{"code":"once"}'], ["/ask", "POST", "secret", '{"request":"about"}'],
-    ["/ask", "POST", "secret", '{"request":"tile"}']]);
-  assert.deepEqual(page.stored, { "uwaga-token": "secret" });
-  const again = [];
-  await servedHost(pageAt("", page.stored), async (...request) => { again.push(request); return new Response(body); }).ask({ request: "about" });
-  assert.deepEqual(again.map(([address, { headers }]) => [address, headers["X-Uwaga-Token"]]), [["/ask", "secret"]]);
-});
-
-test("served: a refused code is an error, an unanswered one is sent again; the page works without storage", async () => {
-  let answer = () => { throw new TypeError("fetch failed"); };
-  const page = pageAt("#code=x");
-  page.localStorage = { getItem() { throw new DOMException("", "SecurityError"); }, setItem() { throw new DOMException("", "SecurityError"); } };
-  const host = servedHost(page, async (address) => address === "/ask" ? new Response(body) : answer());
-  await assert.rejects(host.ask({ request: "about" }), { kind: "unreachable" });
-  answer = () => Response.json({ token: "t" });
-  assert.deepEqual((await host.ask({ request: "about" })).meta, kept.meta);
-  const used = servedHost(pageAt("#code=x"), async () => new Response('{"error":"used"}', { status: 403 }));
-  for (let time = 0; time < 2; time += 1) await assert.rejects(used.ask({ request: "about" }), { kind: "refused", message: "used" });
+  assert.deepEqual(said, Array(3).fill(["/ask", "POST", "secret", '{"request":"about"}']));
+  assert.deepEqual(stored, { "uwaga-token": "secret" });
 });
 
 test("served: errors have the server's message; busy and unreachable are distinguished", async () => {
