@@ -83,15 +83,24 @@ class Catalog:
         path: of the SQLite file.
         writes: whether this is the writer's.
         process: that opened it; in another one nothing of it may be used.
+        schema: the layout of all rows.
+        model: that made the keys, or None.
         fields: the names of the fields that records have had, in the order of their first use.
+        entries: all segments, in ascending order of their ids.
+        deleted: ids of deleted rows that segments still have, int64, rising.
     """
+
+    schema: StoreSchema
+    model: str | None
+    fields: list[str]
+    entries: list[Entry]
+    deleted: np.ndarray
 
     def __init__(self, folder: Path, *, write: bool) -> None:
         check_path(folder)
         if not folder.is_dir():
             raise SoftDatabaseError(f"{folder}: there is no such folder")
         self.path, self.writes, self.process = folder / FILE, write, os.getpid()
-        self.fields: list[str] = []
         self._connection: sqlite3.Connection | None = None
         self._lock = ExitStack()
         self._is_locked = True  # whether SQLite locks what is shown
@@ -152,7 +161,10 @@ class Catalog:
             if not self.writes:
                 self._execute("BEGIN")
             self._version = self._data_version()
-            self.fields = self._fields()
+            self.fields, self.entries = self._fields(), self.segments()
+            self.deleted = np.array(
+                [number for (number,) in self._rows("SELECT id FROM deleted ORDER BY id")], np.int64
+            )
 
     def roll_back(self) -> None:
         """End a transaction that was interrupted, or the moment that this shows."""
@@ -204,6 +216,7 @@ class Catalog:
                 self._is_locked, self._stamp = True, _stamp(self.path)
             self._connection = connection
             self._check_tables()
+            self.schema, self.model = self._schema(), self.setting("model")
         except BaseException:
             connection.close()
             self._connection = None
@@ -233,12 +246,10 @@ class Catalog:
         rows = list(self._rows("SELECT value FROM settings WHERE name = ?", (name,)))
         return str(rows[0][0]) if rows else None
 
-    def schema(self) -> StoreSchema:
-        """Return the layout of all rows. Raises SoftDatabaseError."""
+    def _schema(self) -> StoreSchema:
         try:
-            result: StoreSchema = read(
-                StoreSchema, untrusted.parse_json(self.setting("layout") or "null"), path="layout"
-            )
+            text = (self.setting("layout") or "null")[:1000]  # more would be another's
+            result: StoreSchema = read(StoreSchema, json.loads(text), path="layout")
         except (ValueError, RecursionError) as error:
             raise SoftDatabaseError(f"{self.path}: is damaged: {error}") from error
         return result
@@ -270,10 +281,6 @@ class Catalog:
                 f"{self.path}: is damaged: its next id is {printable(text[:40])}, and must be from 0 to {MOST_IDS:,}"
             )
         return int(text)
-
-    def deleted(self) -> np.ndarray:
-        """Return the ids of deleted rows that segments still have, int64, rising."""
-        return np.fromiter((row[0] for row in self._rows("SELECT id FROM deleted ORDER BY id")), np.int64)
 
     def unlisted(self) -> list[str]:
         """Return the names of files that were announced or belonged to removed segments, and that no segment has."""
@@ -333,33 +340,17 @@ class Catalog:
                     f"SoftDatabase: the condition {printable(where)} cannot be used: {why}. It must be an expression of SQL over the fields "
                     f"{fields}, with strings in single quotes"
                 ) from error
-        return np.setdiff1d(np.array([row[0] for row in rows], np.int64), self.deleted())
+        return np.setdiff1d(np.array([row[0] for row in rows], np.int64), self.deleted)
 
     def problems(self) -> list[str]:
-        """Return the problems that SQLite's own check of the whole file finds."""
+        """Return what SQLite's own check of the whole file finds, or why a record cannot be read."""
         try:
             values = [str(value) for (value,) in self._rows("PRAGMA integrity_check(100)")]
+            for row in self._rows(f"SELECT {self._columns()} FROM records") if values == ["ok"] else ():
+                self._record(row)
         except SoftDatabaseError as error:
             values = [str(error).removeprefix(f"{self.path}: ")]
         return [] if values == ["ok"] else values
-
-    def damaged_rows(self) -> Iterator[tuple[int, str]]:
-        """Yield the ids of damaged records, and the reason. A record is damaged if it has what cannot be in one, such
-        as text that is not UTF-8. So is a record or deletion whose row is in no segment."""
-        ids = [number for (number,) in self._rows("SELECT id FROM records ORDER BY id")]
-        parts = [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
-        for part in parts:
-            try:
-                self.records(part)
-            except SoftDatabaseError as error:
-                if len(part) > 1:
-                    parts += [[number] for number in part]
-                else:
-                    yield part[0], str(error).removeprefix(f"{self.path}: ")
-        inside = "EXISTS (SELECT 1 FROM segments WHERE t.id BETWEEN first_id AND last_id)"
-        for table in ("records", "deleted"):
-            for (number,) in self._rows(f"SELECT id FROM {table} AS t WHERE NOT {inside} ORDER BY id LIMIT 100"):
-                yield number, f"the row is in {table} and in no segment"
 
     # What changes it, in a transaction.
 
@@ -396,11 +387,10 @@ class Catalog:
     def remove_records(self, first: int, last: int) -> None:
         self._execute("DELETE FROM records WHERE id BETWEEN ? AND ?", (first, last))
 
-    def delete(self, ids: Sequence[int], orphans: Sequence[int]) -> None:
-        """Delete rows, and the records and deletions of `orphans`, which are in no segment."""
+    def delete(self, ids: Sequence[int]) -> None:
+        """Delete rows."""
         self._many("INSERT INTO deleted VALUES (?)", zip(ids))
-        self._many("DELETE FROM records WHERE id = ?", zip([*ids, *orphans]))
-        self._many("DELETE FROM deleted WHERE id = ?", zip(orphans))
+        self._many("DELETE FROM records WHERE id = ?", zip(ids))
 
     def check_fields(self, records: Iterable[Mapping[str, object]]) -> None:
         """Raise ValueError for a record that cannot be stored, with its number."""

@@ -23,7 +23,7 @@ import sys
 import threading
 from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Annotated, Literal, NamedTuple
@@ -300,25 +300,14 @@ def open_segment(folder: Path, entry: Entry, schema: StoreSchema) -> SegmentFile
     return SegmentFile(entry, keys, values, ids, file.get("centres"), file.get("radii"), path, status.st_size)
 
 
-def check(folder: Path, entry: Entry, schema: StoreSchema) -> Iterator[Damage]:
-    """Yield all damage of a segment: read every byte and compare it with its checksum."""
-    try:
-        segment = open_segment(folder, entry, schema)
-        header = _header_digest(folder / entry.file)
-    except (SoftDatabaseError, OSError) as error:
-        reason = str(error).partition("): ")[2] or str(error)
-        yield Damage(entry.file, entry.first_id, entry.last_id, reason)
-        return
-    if header != entry.checksums[:_DIGEST]:
-        yield Damage(entry.file, entry.first_id, entry.last_id, "the header differs from its checksum")
-    yield from check_mapped(segment)
-
-
-def check_mapped(segment: SegmentFile) -> Iterator[Damage]:
-    """Check the mapped bytes as `check` does. They can be read after their file was removed."""
+def check(segment: SegmentFile) -> Iterator[Damage]:
+    """Yield all damage of a segment: compare every byte with its checksum. The mapped bytes can be read after their file was removed."""
     entry = segment.entry
-    parts = [entry.checksums[n : n + _DIGEST] for n in range(0, len(entry.checksums), _DIGEST)]
-    if _digest(*(() if segment.offsets is not None else (segment.centres, segment.radii))) != parts[1]:
+    with suppress(FileNotFoundError):
+        if _header_digest(segment.path) != entry.checksums[:_DIGEST]:
+            yield Damage(entry.file, entry.first_id, entry.last_id, "the header differs from its checksum")
+    bounds = () if segment.offsets is not None else (segment.centres, segment.radii)
+    if _digest(*bounds) != entry.checksums[_DIGEST : 2 * _DIGEST]:
         yield Damage(entry.file, entry.first_id, entry.last_id, "the bounds differ from their checksum")
     for first, last in damaged_rows(segment):
         yield Damage(entry.file, first, last, "the rows differ from their checksum")

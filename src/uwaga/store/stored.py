@@ -82,7 +82,7 @@ class StoredDatabase(ABC):
         self._broken: dict[str, str] = {}  # file: what is wrong
         self._live: LiveRows | None = None
         try:
-            self.schema, self.model = self._catalog.schema(), self._catalog.setting("model")
+            self.schema, self.model = self._catalog.schema, self._catalog.model
             if self.schema.tokens != self.has_tokens:
                 rows, kind = _KINDS[self.schema.tokens]
                 raise SoftDatabaseError(f"{path}: holds {rows}; uwaga.store.{kind}.open opens it")
@@ -164,7 +164,7 @@ class StoredDatabase(ABC):
         before: set[str] | None = None
         while not self._is_known:
             self._catalog.refresh()
-            self._entries, self._deleted = self._catalog.segments(), self._catalog.deleted()
+            self._entries, self._deleted = self._catalog.entries, self._catalog.deleted
             self._map()
             self._live = None
             # The writer may have compacted between the catalog and the files; what is as broken at a later moment is damaged.
@@ -351,8 +351,8 @@ class StoredDatabase(ABC):
     def delete(self, ids: Iterable[int], *, missing_ok: bool = False) -> None:
         """Remove rows from every answer. Their keys stay in the files until `compact`.
 
-        A segment that cannot be read goes as a whole, with its file, if every id from its first to its last is listed or was
-        deleted before: which of them it had cannot be known. So this removes what `check` reports:
+        A segment that cannot be read goes as a whole, with its file: every id from its first to its last is listed or was deleted
+        before. So this removes what `check` reports:
 
             for damage in db.check():
                 if damage.first_id is not None:
@@ -364,8 +364,8 @@ class StoredDatabase(ABC):
 
         Raises:
             ValueError: an id that is no integer, or, without `missing_ok`, of no row; nothing is removed.
-            SoftDatabaseError: another process writes, the catalog cannot be written, or some rows of a segment are listed that
-                cannot be read and says itself which it has; nothing is removed.
+            SoftDatabaseError: another process writes, the catalog cannot be written, or a part of a segment that cannot be
+                read is listed; nothing is removed.
         """
         numbers = integers(ids, f"{type(self).__name__}.delete")
         self._begin_writing()
@@ -373,26 +373,19 @@ class StoredDatabase(ABC):
         if self._broken:  # it may have been restored
             self.refresh()
         chosen = np.unique(np.array([number for number in numbers if 0 <= number < MOST_IDS], np.int64))
-        is_there, is_anywhere, is_lost = (np.zeros(len(chosen), bool) for _ in range(3))
-        lost = []
+        is_there, is_lost, lost = np.zeros(len(chosen), bool), np.zeros(len(chosen), bool), []
         for entry in self._entries:
-            inside = (chosen >= entry.first_id) & (chosen <= entry.last_id)
-            is_anywhere |= inside
-            if not inside.any():
-                continue
-            segment, is_consecutive = self._segments.get(entry.file), entry.last_id - entry.first_id + 1 == entry.rows
+            inside, segment = (chosen >= entry.first_id) & (chosen <= entry.last_id), self._segments.get(entry.file)
             if segment is not None:
                 is_there |= inside if segment.ids is None else np.isin(chosen, segment.ids)
-            elif np.union1d(chosen[inside], entry.among(self._deleted)).size == entry.last_id - entry.first_id + 1:
+            elif inside.any():
+                gone = np.union1d(chosen[inside], entry.among(self._deleted))
+                if gone.size <= entry.last_id - entry.first_id:
+                    raise SoftDatabaseError(
+                        f"{self._broken[entry.file]}. Restore the file, or delete all of range({entry.first_id}, {entry.last_id + 1})"
+                    )
                 lost.append(entry)
                 is_lost |= inside
-            elif is_consecutive:
-                is_there |= inside
-            else:
-                raise SoftDatabaseError(
-                    f"{self._broken[entry.file]}. Which rows it had is not known: delete all of "
-                    f"range({entry.first_id}, {entry.last_id + 1})"
-                )
         is_there &= ~np.isin(chosen, self._deleted)
         missing = [number for number in numbers if not 0 <= number < MOST_IDS] + chosen[~(is_there | is_lost)].tolist()
         if missing and not missing_ok:
@@ -401,7 +394,7 @@ class StoredDatabase(ABC):
             for entry in lost:
                 self._catalog.remove_segment(entry)
                 self._catalog.remove_records(entry.first_id, entry.last_id)
-            self._catalog.delete(chosen[is_there].tolist(), chosen[~is_anywhere].tolist())
+            self._catalog.delete(chosen[is_there].tolist())
         self.refresh()
         if lost:
             self._remove_unlisted()
@@ -423,26 +416,18 @@ class StoredDatabase(ABC):
         return before - sum(map(self._size, self._entries))
 
     def check(self) -> list[Damage]:
-        """Return all damage: compare every byte of every segment with its checksum, and let SQLite check the catalog.
-
-        Of a segment that a writer has replaced since the moment that is shown, the bytes that are still mapped are compared."""
+        """Return all damage of the database as it is now: compare every byte of every segment with its checksum, and let SQLite check
+        the catalog."""
         self._check_open()
-        results = [Damage(catalog.FILE, None, None, text) for text in self._catalog.problems()]
-        for entry in self._entries:
-            damages = list(segments.check(self._segment_folder(), entry, self.schema))
-            if damages and entry.file in self._segments and not self._is_listed_now(entry):
-                damages = list(segments.check_mapped(self._segments[entry.file]))
-            results += damages
-        if not results:
-            results += [Damage(catalog.FILE, n, n, text) for n, text in self._catalog.damaged_rows()]
+        with type(self).open(self.path) as now:
+            results = [Damage(catalog.FILE, None, None, text) for text in now._catalog.problems()]
+            for entry in now._entries:
+                if entry.file in now._segments:
+                    results += segments.check(now._segments[entry.file])
+                else:
+                    reason = now._broken[entry.file].partition("): ")[2]
+                    results.append(Damage(entry.file, entry.first_id, entry.last_id, reason))
         return results
-
-    def _is_listed_now(self, entry: Entry) -> bool:
-        """Return whether a segment is in the database still, and not only at the moment that this shows."""
-        if self._catalog.writes:
-            return True
-        with closing(Catalog(self.path, write=False)) as now:
-            return entry in now.segments()
 
     def _begin_writing(self) -> None:
         """Become the writer, and remove what an interrupted call or another writer left. Raises SoftDatabaseError if
