@@ -9,7 +9,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,30 +56,7 @@ class Change(NamedTuple):
 
 
 # The values that a key of a table may get, by the key in the file: right ones, defaults, and wrong ones.
-_MODEL_KWARGS = {
-    "cache_dir": [None], "local_files_only": [True], "revision": [None], "subfolder": [""], "token": [None], "trust_remote_code": [True],
-    "add_pooling_layer": [False], "attn_implementation": ["eager", "sdpa"], "device_map": ["cpu"], "low_cpu_mem_usage": [True],
-    "dtype": ["auto", "bfloat16"], "torch_dtype": ["auto", "float16"], "use_safetensors": [True, False], "tie_word_embeddings": [False],
-}  # fmt: skip
-_PROCESSOR_KWARGS = {
-    "cache_dir": [None], "local_files_only": [True], "revision": [None], "subfolder": [""], "token": [None], "trust_remote_code": [False],
-    "clean_up_tokenization_spaces": [True], "padding_side": ["left", "right"], "use_fast": [True], "model_max_length": [6, 9, 30],
-    "truncation_side": ["left", "right"], "add_prefix_space": [True], "model_input_names": [["input_ids", "attention_mask"]],
-    "cls_token": ["[SEP]"],
-}  # fmt: skip
-_CONFIG_KWARGS = {
-    "cache_dir": [None], "local_files_only": [True], "revision": [None], "subfolder": [""], "token": [None], "trust_remote_code": [True],
-    "use_cache": [True], "num_hidden_layers": [1], "hidden_act": ["relu"],
-}  # fmt: skip
-_CALL = {
-    "add_special_tokens": [True, False], "max_length": [6, 9, 30], "padding": [True, "longest", "max_length"], "padding_side": ["left"],
-    "return_tensors": ["pt"], "truncation": [True, "longest_first", "only_first", False], "return_token_type_ids": [False],
-}  # fmt: skip
 _OUTPUTS = ["last_hidden_state", "pooler_output", "logits", "hidden_states", ["hidden_states", 0], None]
-
-
-def _within(name: str, values: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    return {f"{name}.{key}": choices for key, choices in values.items()}
 
 
 VALUES: dict[str, dict[str, list[Any]]] = {
@@ -106,10 +83,9 @@ VALUES: dict[str, dict[str, list[Any]]] = {
         **{f"modality_config.{name}": [{"method": "forward", "method_output_name": "last_hidden_state"}] for name in ("audio", "image", "video")},
         **{f"processing_kwargs.{name}": [{"padding": True}] for name in ("audio", "image", "video")},
         "processing_kwargs.chat_template": [{"add_generation_prompt": True}, {}], "processing_kwargs.tokenizer": [{"max_length": 3}],
-        **_within("processing_kwargs.common", _CALL), **_within("processing_kwargs.text", {**_CALL, "logits_to_keep": [1, 0]}),
-        **_within("model_kwargs", _MODEL_KWARGS), **_within("model_args", _MODEL_KWARGS),
-        **_within("processor_kwargs", _PROCESSOR_KWARGS), **_within("tokenizer_args", _PROCESSOR_KWARGS),
-        **_within("config_kwargs", _CONFIG_KWARGS), **_within("config_args", _CONFIG_KWARGS),
+        "processing_kwargs": [None, {}, {"text": {"max_length": 6}}],
+        **{f"{name}_{end}": [None, {}, {"model_max_length": 6}] for name in ("config", "model") for end in ("args", "kwargs")},
+        **{name: [None, {}, {"truncation_side": "left"}] for name in ("processor_kwargs", "tokenizer_args")},
         "max_length": [5], "do_lowercase": [True],
     },
     "Pooling": {
@@ -184,7 +160,8 @@ def set_key(rng: random.Random, folder: Path) -> Change:
             "use_residual": ("residual",), "truncation_side": ("include_prompt",), "include_prompt": ("include_prompt", "truncation_side"),
             "truncation.direction": ("truncation_side",)}  # fmt: skip
     return Change(
-        (key, *more.get(key.rpartition(".")[2], ()), *more.get(key, ())), lambda root: _edit(root / file, change)
+        (key, key.rpartition(".")[0] or key, *more.get(key.rpartition(".")[2], ()), *more.get(key, ())),
+        lambda root: _edit(root / file, change),
     )
 
 

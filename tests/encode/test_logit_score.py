@@ -131,7 +131,6 @@ def test_templates_are_rendered_with_the_texts_themselves(write, template: str |
     [
         {"chat_template": {"add_generation_prompt": True, "style": "short", "restore_suffix": False}},
         {"chat_template": {"bos_token": "<|endoftext|>"}},
-        {"text": {"max_length": 150}, "common": {"max_length": 160, "padding_side": "left"}},
     ],
 )
 def test_arguments_of_the_template(write, kwargs: dict) -> None:

@@ -34,10 +34,6 @@ MODEL, BERT = "config_sentence_transformers.json", "sentence_bert_config.json"
 PAGE = ROOT / "docs" / "reference" / "model-options.md"
 
 
-def roots(kind: str) -> set[str]:
-    return {key.partition(".")[0] for key in FILES[kind]}
-
-
 def test_every_argument_of_a_module_has_a_rule() -> None:
     for package in (text_modules, base_modules, token_modules, pair_modules):
         for name in FILES:
@@ -48,17 +44,20 @@ def test_every_argument_of_a_module_has_a_rule() -> None:
             }
             if name == "Pooling":
                 keys |= set(text_modules.pooling._LEGACY_POOLING_MODE_KWARGS)
-            assert roots(name) == keys, name
+            assert set(FILES[name]) == keys, name
 
 
 def test_every_argument_of_the_transformer_has_a_rule() -> None:
     maker = base_modules.Transformer
     old = set(re.findall(r'"(\w+_args|cache_dir)"', (SOURCES / "util" / "decorators.py").read_text()))
     keys = {*inspect.signature(maker.__init__).parameters, *maker.config_keys} - {"self", "model_name_or_path"}
-    assert roots("sentence_bert_config.json") == keys | {"model_args", "tokenizer_args", "config_args", "cache_dir"}
+    assert set(FILES["sentence_bert_config.json"]) == keys | {
+        "model_args",
+        "tokenizer_args",
+        "config_args",
+        "cache_dir",
+    }
     assert {"model_args", "tokenizer_args", "config_args", "cache_dir"} <= old
-    calls = {key.split(".")[1] for key in FILES["sentence_bert_config.json"] if key.startswith("processing_kwargs.")}
-    assert calls == maker._VALID_PROCESSING_KWARGS_KEYS
     source = Path(transformer_module.__file__).read_text()
     assert (
         tuple(dict.fromkeys(re.findall(r"sentence_[a-z-]+_config\.json", source))) == sentence_files.TRANSFORMER_FILES
@@ -125,11 +124,7 @@ def tables() -> str:
     """The table of the page: a row for the keys of one rule. Keys without an effect and older names are not in it."""
     rows = ["| file or module | keys | what uwaga does |", "| --- | --- | --- |"]
     for name, rules in FILES.items():
-        shown = {
-            key: rendered(rule)
-            for key, rule in rules.items()
-            if rule != "no effect" and key.partition(".")[0] not in OLDER_NAMES
-        }
+        shown = {key: rendered(rule) for key, rule in rules.items() if rule != "no effect" and key not in OLDER_NAMES}
         ordered = sorted(shown, key=lambda key: (shown[key], key.rpartition(".")[0], key))
         for what, same in groupby(ordered, shown.__getitem__):
             keys = [f"`{key}`" for key in same]
@@ -228,9 +223,7 @@ def test_a_cross_encoder_that_pools_is_scored(base: Callable, family: str) -> No
         ("bert", "tokenizer_config.json", {"model_input_names": ["input_ids", "attention_mask"]}),
         ("bert", "tokenizer_config.json", {"tokenizer_class": "DistilBertTokenizer"}),
         ("bert", "tokenizer_config.json", {"truncation_side": "left"}),
-        ("bert", BERT, {"processing_kwargs": {"text": {"max_length": 9}}}),
         ("bert", BERT, {"max_seq_length": 9, "do_lower_case": True}),
-        ("bert", BERT, {"tokenizer_args": {"model_max_length": 9, "truncation_side": "left"}}),
     ],
 )
 def test_settings_of_classifiers(base: Callable, family: str, file: str, settings: dict) -> None:

@@ -29,54 +29,18 @@ Rule = str | tuple[object, ...]
 Rules = Mapping[str, Rule]
 
 
-def _all(names: str, rule: Rule, within: str = "") -> dict[str, Rule]:
-    return {f"{within}{name}": rule for name in names.split()}
+def _all(names: str, rule: Rule) -> dict[str, Rule]:
+    return dict.fromkeys(names.split(), rule)
 
 
-def _nested(name: str, rules: Rules) -> dict[str, Rule]:
-    return {f"{name}.{key}": rule for key, rule in rules.items()}
-
-
-# Arguments that sentence-transformers replaces by its own, or that say where files are.
-_HUB = _all("cache_dir local_files_only revision subfolder token trust_remote_code", HARMLESS)
-_MODEL_KWARGS = {
-    **_HUB,
-    **_all("add_pooling_layer attn_implementation device_map low_cpu_mem_usage", HARMLESS),
-    **_all("dtype torch_dtype", ("auto",)),
-    "use_safetensors": (True,),
-}
-_PROCESSOR_KWARGS = {
-    **_HUB,
-    **_all("model_max_length truncation_side", COMPUTED),
-    **_all("clean_up_tokenization_spaces padding_side use_fast", HARMLESS),
-}
-_CONFIG_KWARGS = {**_HUB, "use_cache": HARMLESS}
-_CALL: Rules = {
-    "add_special_tokens": (True,), "max_length": COMPUTED, "padding": (True, "longest"), "padding_side": HARMLESS, "return_tensors": ("pt",),
-    "truncation": (True, "longest_first"),
-}  # fmt: skip
 _TRANSFORMER: Rules = {
-    **_all("do_lower_case max_seq_length module_output_name transformer_task", COMPUTED),
+    **_all(
+        "do_lower_case max_seq_length modality_config module_output_name processing_kwargs transformer_task", COMPUTED
+    ),
     **_all("document_length query_expansion query_length", COMPUTED),  # rejected, except for ColBERT models
     **_all("backend cache_dir unpad_inputs", HARMLESS),
     "tokenizer_name_or_path": (None,),
-    "modality_config.text.method": ("forward",),
-    "modality_config.text.method_output_name": COMPUTED,
-    "modality_config.text.format": HARMLESS,
-    "modality_config.message.method": ("forward",),
-    "modality_config.message.method_output_name": COMPUTED,
-    "modality_config.message.format": ("auto", "flat", "structured"),
-    **_all("audio image video", HARMLESS, "modality_config."),  # of other inputs than texts
-    **_nested("processing_kwargs.common", _CALL),
-    **_nested("processing_kwargs.text", {**_CALL, "logits_to_keep": HARMLESS}),
-    **_all("audio image video", HARMLESS, "processing_kwargs."),
-    "processing_kwargs.chat_template": COMPUTED,
-    **_nested("model_kwargs", _MODEL_KWARGS),
-    **_nested("model_args", _MODEL_KWARGS),
-    **_nested("processor_kwargs", _PROCESSOR_KWARGS),
-    **_nested("tokenizer_args", _PROCESSOR_KWARGS),
-    **_nested("config_kwargs", _CONFIG_KWARGS),
-    **_nested("config_args", _CONFIG_KWARGS),
+    **_all("config_args config_kwargs model_args model_kwargs processor_kwargs tokenizer_args", (None, {})),
 }
 # Names of the file of the module Transformer: the first one that is there and not empty counts.
 TRANSFORMER_FILES = tuple(
@@ -122,6 +86,8 @@ OUTPUTS = {
     "sequence-classification": ("logits", "scores"),
     "text-generation": ("logits", "causal_logits"),
 }
+# Of messages in a chat template.
+_FORMATS = ("auto", "flat", "structured")
 # transformers writes 1e30 where a tokenizer has no limit.
 _NO_LIMIT = 1 << 40
 
@@ -227,28 +193,15 @@ def check(path: Path, settings: Mapping[str, Any], kind: str) -> None:
 
     kind: a key of FILES.
     """
-    _check(path, settings, FILES[kind], "")
-
-
-def _check(path: Path, settings: Mapping[str, Any], rules: Rules, within: str) -> None:
     for key, value in settings.items():
-        name, wrong = f"{within}{key}", ""
-        rule, is_object = rules.get(name), any(key_path.startswith(f"{name}.") for key_path in rules)
-        if rule is None and is_object and isinstance(value, dict | None):
-            _check(path, value or {}, rules, f"{name}.")
-        elif rule is None and is_object:
-            wrong = f"{printable(name)} must be a JSON object or null, not {printable(repr(value))}"
-        elif rule is None:
-            siblings = {other.removeprefix(within).partition(".")[0] for other in rules if other.startswith(within)}
-            near = get_close_matches(key, siblings, n=1, cutoff=0.8)
-            meant = f"did you mean {within}{near[0]}? " if near else ""
-            wrong = (
-                f"the key {printable(name)} is unknown, and may change vectors; {meant}remove it if it has no effect"
-            )
-        elif isinstance(rule, tuple) and not any(type(value) is type(allowed) and value == allowed for allowed in rule):
-            raise unsupported(path, name, value, " or ".join(map(repr, rule)))
-        if wrong:
+        rule = FILES[kind].get(key)
+        if rule is None:
+            near = get_close_matches(key, FILES[kind], n=1, cutoff=0.8)
+            meant = f"did you mean {near[0]}? " if near else ""
+            wrong = f"the key {printable(key)} is unknown, and may change vectors; {meant}remove it if it has no effect"
             raise CheckpointError(f"{path}: {wrong}")
+        if isinstance(rule, tuple) and not any(type(value) is type(allowed) and value == allowed for allowed in rule):
+            raise unsupported(path, key, value, " or ".join(map(repr, rule)))
 
 
 def unsupported(path: Path, key: str, value: object, supported: str) -> CheckpointError:
@@ -302,18 +255,14 @@ def read(folder: Path, *, is_module: bool) -> TransformerSettings:
     if not isinstance(task, str) or task not in OUTPUTS:
         raise unsupported(path, "transformer_task", task, " or ".join(map(repr, OUTPUTS)))
     _check_outputs(path, settings, task)
-    processor = settings.get("tokenizer_args", settings.get("processor_kwargs")) or {}
-    length, file = _length(path, settings, processor)
+    length, file = config_json.setting(settings, path, "max_seq_length", Size | None, None), path
     described = folder / "tokenizer_config.json"
     named = untrusted.read_json(described, missing_ok=True)
     if length is None:
         file, found = described, cast(Any, named.get("model_max_length", named.get("max_len")))  # its older name
         is_length = isinstance(found, int | float) and not isinstance(found, bool) and 0 < found < _NO_LIMIT
         length = int(found) if is_length else None
-    key = "truncation_side"
-    values, said_by = (named, described) if processor.get(key) is None else (processor, path)
-    if (side := values.get(key)) is not None:
-        side = config_json.setting(values, said_by, key, Literal["left", "right"], None)
+    side = config_json.setting(named, described, "truncation_side", Literal["left", "right"] | None, None)
     lowercase = config_json.setting(settings, path, "do_lower_case", Switch, False)
     return TransformerSettings(
         path=path,
@@ -328,33 +277,16 @@ def read(folder: Path, *, is_module: bool) -> TransformerSettings:
 
 def _check_outputs(path: Path, settings: Mapping[str, Any], task: str) -> None:
     output, name = OUTPUTS[task]
-    modalities = settings.get("modality_config")
-    if modalities is None:
-        # sentence-transformers replaces module_output_name too.
-        outputs = {"module_output_name": settings.get("module_output_name", name)}
-    else:
-        outputs = {
-            f"modality_config.{kind}.{key}": (modalities.get(kind) or {}).get(key)
-            for kind in ("text", *(["message"] if "message" in modalities else []))
-            for key in ("method", "method_output_name")
-        }
-        outputs["module_output_name"] = settings.get("module_output_name")
-    expected = {"method": "forward", "method_output_name": output, "module_output_name": name}
-    for key, value in outputs.items():
-        if value != (right := expected[key.rpartition(".")[2]]):
-            raise unsupported(path, key, value, repr(right))
-
-
-def _length(path: Path, settings: Mapping[str, Any], processor: Mapping[str, Any]) -> tuple[int | None, Path]:
-    """Return the most tokens of a text, as the file of the module says."""
-    calls = settings.get("processing_kwargs") or {}
-    # Those of texts count more where a chat template is rendered, and less elsewhere.
-    kinds = ("text", "common") if "message" in (settings.get("modality_config") or {}) else ("common", "text")
-    for where, key in (
-        *((calls.get(kind) or {}, "max_length") for kind in kinds),
-        (processor, "model_max_length"),
-        (settings, "max_seq_length"),
-    ):
-        if key in where and not (where is settings and where[key] is None):
-            return config_json.setting(where, path, key, Size, None), path
-    return None, path
+    modalities = config_json.setting(settings, path, "modality_config", dict[str, Any] | None, None)
+    # sentence-transformers replaces module_output_name too.
+    module = settings.get("module_output_name", name if modalities is None else None)
+    if module != name:
+        raise unsupported(path, "module_output_name", module, repr(name))
+    expected = {"method": "forward", "method_output_name": output}
+    for kind, found in ({} if modalities is None else {"text": None} | modalities).items():
+        rest = {key: value for key, value in found.items() if key != "format"} if isinstance(found, dict) else None
+        if kind not in ("text", "message") or rest != expected or found.get("format", "auto") not in _FORMATS:
+            raise unsupported(path, f"modality_config.{kind}", found, repr(expected))
+    calls = config_json.setting(settings, path, "processing_kwargs", dict[str, Any] | None, None)
+    if calls and calls.keys() != {"chat_template"}:
+        raise unsupported(path, "processing_kwargs", calls, "chat_template")
