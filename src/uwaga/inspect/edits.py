@@ -12,17 +12,13 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Annotated, Any, Literal, NamedTuple, TypeGuard
 
-import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from uwaga._base.arguments import check, choice, integer
+from uwaga._base.arguments import check, choice
 from uwaga._base.options import Integer, ListOf, Real, options, read
 from uwaga._base.terminal import short
-from uwaga.inspect.recordings.passes import rows
-from uwaga.inspect.recordings.recording import Recording
 from uwaga.nn.attention_id import KINDS
-from uwaga.ops.linear.api import linear_map
 
 OPERANDS = ("query", "key", "value", "output")
 MAX_CHANGES = 10_000  # of one description read from JSON
@@ -85,7 +81,8 @@ class Patch:
 
     Args:
         operand: "query" or "key", after rotary positions; "value"; or "output", the head's result before W_O.
-        source: vectors (P, D) for all texts of a batch, or (B, P, D) for each text; E wide for "value" and "output".
+        source: vectors (P, D) for all texts of a batch, or (B, P, D) for each text; E wide for "value" and "output". Those of another
+            text are in `uwaga.inspect.activations`.
         positions: P positions in the text, from 0; for "key" and "value" in cross-attention, positions in the encoder's text. None:
             the first P.
 
@@ -109,51 +106,6 @@ class Patch:
             f"Patch: there are {len(positions)} positions for {vectors} vectors of the source",
         )
         object.__setattr__(self, "positions", positions)
-
-    @classmethod
-    def of(
-        cls, recording: Recording, operand: str, where: tuple[str, int, int], positions: Positions = None
-    ) -> "Patch":
-        """Make a patch of the vectors that a head had in a recorded pass.
-
-        Args:
-            recording: a recording; "value" and "output" need its values.
-            operand: as in `Patch`. An output is computed from the recorded weights and values.
-            where: kind, layer and head of the recording's maps; for a "key" or "value" the key head.
-            positions: positions in the recorded text and in the patched text; None: all of a recorded text. Several recorded texts give
-                (B, P, D).
-
-        Raises:
-            KeyError: the recording has no such layer, or no values.
-            ValueError: another operand, a head or a position that does not exist, or texts of several lengths without positions.
-        """
-        choice(operand, "Patch.of: operand", OPERANDS)
-        kind, layer, head = where
-        chosen = _positions("Patch.of: positions", positions)
-        weights = recording.maps[kind, layer]
-        operands = {"query": weights.query, "key": weights.key}
-        texts = rows(operands[operand] if operand in operands else recording.values[kind, layer])
-        heads = rows(weights.query)[0].shape[1] if operand == "output" else texts[0].shape[1]
-        integer(head, f"Patch.of: the head of {kind} {layer}", 0, heads - 1)
-        lengths = {len(text) for text in (rows(weights.query) if operand == "output" else texts)}
-        if chosen is None and len(lengths) > 1:
-            raise ValueError(
-                f"Patch.of: the recorded texts have {min(lengths)} to {max(lengths)} tokens; pass positions"
-            )
-        chosen = tuple(range(min(lengths))) if chosen is None else chosen
-        for position in chosen:
-            integer(position, "Patch.of: a position of the recorded text", 0, min(lengths) - 1)
-        if operand == "output":
-            key_head = head * texts[0].shape[1] // heads
-            results = [
-                torch.stack(
-                    [linear_map(weights.select(b, head).row(i).to(text.dtype), text[:, key_head].mT) for i in chosen]
-                )
-                for b, text in enumerate(texts)
-            ]
-        else:
-            results = [text[list(chosen), head] for text in texts]
-        return cls(operand, results[0] if len(results) == 1 else torch.stack(results), chosen)
 
     def __repr__(self) -> str:
         return f"uwaga.Patch({self.operand!r}, <tensor {tuple(self.source.shape)}>, {_text_of(self.positions)})"
