@@ -15,18 +15,13 @@ Letters: n rows, N tokens, c chunks, H heads, D key width, E value width.
 """
 
 import hashlib
-import os
 import re
 import secrets
 import stat
-import sys
-import threading
-from collections.abc import Callable, Container, Iterator, Mapping
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Container, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -46,8 +41,6 @@ NAMES = re.compile(r"[0-9]{12}-[0-9a-f]{16}\.safetensors")
 VERSION = 1  # of the files of a database: catalog and segments
 MOST_IDS = 10**12  # ids are below: a name has 12 digits for one
 _DIGEST = 32
-_THREADS = 2
-_SEEKING = threading.Lock()  # for systems without pwrite
 
 
 _Width = Annotated[Integer, Ge(1), Le(2**20)]
@@ -184,72 +177,29 @@ def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None, offs
         {name: (tuple(x.shape), x.dtype) for name, x in (rows | bounds).items()}, {"format": f"{_FORMAT}{VERSION}"}
     )
 
-    def write_chunk(number: int) -> bytes:
-        """Write a chunk, whose rows are read once: for the bound, the checksum and the disk."""
-        parts = _chunk(rows, number)
-        if bounds:
-            bounds["centres"][number], bounds["radii"][number] = bound(keys[parts["keys"]])
-        for name, part in parts.items():
-            _write_at(file, places[name] + part.start * rows[name][0].nbytes, rows[name][part])
-        return _digest(*(rows[name][part] for name, part in parts.items()))
-
-    with durable.atomic_create(path) as file, threads(min(_THREADS, chunks)) as mapped:
+    digests: list[bytes] = []
+    with durable.atomic_create(path) as file:
         file.write(header)
-        file.flush()
-        digests = list(mapped(write_chunk, range(chunks)))
+        for number in range(chunks):
+            parts = _chunk(rows, number)
+            if bounds:
+                bounds["centres"][number], bounds["radii"][number] = bound(keys[parts["keys"]])
+            for name, part in parts.items():
+                file.seek(places[name] + part.start * rows[name][0].nbytes)
+                file.write(_bytes(rows[name][part]))
+            digests.append(_digest(*(rows[name][part] for name, part in parts.items())))
         for name, x in bounds.items():
-            _write_at(file, places[name], x)
-    parts = [hashlib.sha256(header).digest(), _digest(*bounds.values()), *digests]
-    return Entry(first, last, len(ids), path.name, b"".join(parts))
-
-
-@contextmanager
-def threads(count: int) -> Iterator[Callable[..., Iterator]]:
-    """Give the `map` of so many threads; none of its calls runs any more at the end. An executor that Ctrl-C interrupts
-    while it starts a thread does not wait for that one, which would write a file that is removed or closed
-    meanwhile."""
-    if count == 1:
-        yield map
-        return
-    running, is_over = threading.Semaphore(count), threading.Event()
-
-    def counted(call: Callable, *arguments: object) -> object:
-        with running:
-            if is_over.is_set():
-                raise CancelledError
-            return call(*arguments)
-
-    try:
-        with ThreadPoolExecutor(count) as pool:
-            yield lambda call, *items: pool.map(partial(counted, call), *items)
-    finally:
-        is_over.set()
-        for _ in range(count):
-            running.acquire()
-        running.release(count)  # for the thread that was starting
-
-
-def _write_at(file: IO[bytes], offset: int, tensor: Tensor) -> None:
-    data = _bytes(tensor)
-    while data:
-        written = _pwrite(file.fileno(), data, offset)
-        data, offset = data[written:], offset + written
-
-
-def _pwrite(opened: int, data: memoryview, offset: int) -> int:
-    """Write at an offset, as os.pwrite does, which Windows lacks."""
-    if sys.platform != "win32":
-        return os.pwrite(opened, data, offset)
-    with _SEEKING:
-        os.lseek(opened, offset, os.SEEK_SET)
-        return os.write(opened, data)
+            file.seek(places[name])
+            file.write(_bytes(x))
+    checksums = b"".join([hashlib.sha256(header).digest(), _digest(*bounds.values()), *digests])
+    return Entry(first, last, len(ids), path.name, checksums)
 
 
 def bound(chunk: Tensor) -> tuple[Tensor, Tensor]:
     """Return the centre (H, D) and radius (H,) of keys (n, H, D); the radius is rounded up."""
     # A square of a difference is wrong by a few roundings, and the sum of D by at most D more.
     above = np.float32(1 + (chunk.shape[2] + 8) * 2.0**-23)
-    exact = chunk.float().numpy()  # NumPy's operations are single-threaded: the threads here wait for one another once
+    exact = chunk.float().numpy()
     centre = exact.mean(0)
     difference = exact - centre
     radius = np.sqrt(np.einsum("nhd,nhd->nh", difference, difference).max(0)) * above

@@ -36,7 +36,6 @@ from uwaga.store.segments import DTYPES, MOST_IDS, Damage, Entry, SegmentFile, S
 SEGMENTS = "segments"
 SEGMENT_BYTES = 2**28  # of keys and values; what compact() holds in memory at a time
 _KINDS = {False: ("one vector a row", "SoftDatabase"), True: ("vectors of tokens", "TokenDatabase")}
-_WRITTEN_AT_ONCE = 2  # segments of an append
 _EXPORTED_AT_ONCE = 1024  # rows of a row group
 NewRows = tuple[
     np.ndarray, Tensor, Tensor | None, Tensor | None
@@ -486,10 +485,7 @@ class StoredDatabase(ABC):
         try:
             with self._change():
                 self._catalog.set_unlisted([*self._catalog.unlisted(), *names])
-            with segments.threads(
-                min(_WRITTEN_AT_ONCE, len(new))
-            ) as mapped:  # the disk writes one while the next one is computed
-                entries += mapped(lambda name, rows: segments.write(folder / name, *rows), names, new)
+            entries += [segments.write(folder / name, *rows) for name, rows in zip(names, new, strict=True)]
             with self._change():
                 for entry in replaced:
                     self._catalog.remove_segment(entry)
