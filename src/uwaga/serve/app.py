@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
@@ -83,13 +83,13 @@ class Service:
         )
         waits = Gauge("uwaga_queue_tokens", "Tokens that wait or are computed.", **about)
         waits.set_function(lambda: self.scheduler.held)
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="uwaga-read")
-        self._large_reader = ThreadPoolExecutor(1, thread_name_prefix="uwaga-read-large")
+        self.readers = ThreadPoolExecutor(_READERS, thread_name_prefix="uwaga-read")
+        self.large_reader = ThreadPoolExecutor(1, thread_name_prefix="uwaga-read-large")
         self.body_bytes = 0  # of requests that are not answered
 
     def close(self) -> None:
         """End the threads; call it after the last response."""
-        for threads in (self._readers, self._large_reader):
+        for threads in (self.readers, self.large_reader):
             threads.shutdown(wait=True, cancel_futures=True)
         self.scheduler.close()
 
@@ -134,26 +134,11 @@ class Service:
 
         return jobs, reply
 
-    def reader(self, body_bytes: int) -> ThreadPoolExecutor:
-        """Return the threads that prepare a request of this size."""
-        return self._large_reader if body_bytes > _LARGE else self._readers
-
     def count(self, path: str, status: int, seconds: float) -> None:
         """Count a request that is answered."""
         path = path if path in (*POSTED, *GOT) else "other"
         self._requests.labels(path, status).inc()
         self._seconds.labels(path).observe(seconds)
-
-    def submit(self, jobs: Sequence[Job]) -> None:
-        """Put all jobs into the queue, or none. Raises ApiError."""
-        try:
-            self.scheduler.submit(jobs)
-        except asyncio.QueueFull:
-            _refuse_busy("too much waits already")
-
-    def release(self, jobs: Iterable[Job]) -> None:
-        for job in jobs:
-            self.scheduler.release(job)
 
 
 def application(service: Service) -> "ASGIApp":
@@ -182,9 +167,8 @@ def application(service: Service) -> "ASGIApp":
             if message["type"] == "http.response.start":
                 status = message["status"]
                 MutableHeaders(scope=message).update(_HEADERS)
-            elif not message.get(
-                "more_body", False
-            ):  # counted before it is sent, so that a process that is killed after an answer has counted it
+            elif not message.get("more_body", False):
+                # Before it is sent, so that a process that is killed after an answer has counted it.
                 service.count(path, status, loop.time() - begun)
             await send(message)
 
@@ -234,15 +218,18 @@ async def _post(service: Service, path: str, request: Request, send: "Send") -> 
         """Count bytes that arrive among the bytes of all requests."""
         nonlocal held
         if service.body_bytes + size > limits.all_bodies_bytes:
-            _refuse_busy("its open requests are too large together")
+            raise _busy("its open requests are too large together")
         held += size
         service.body_bytes += size
 
     async def computed(body: bytes) -> Iterable[bytes]:
         nonlocal jobs
-        reading = asyncio.get_running_loop().run_in_executor(service.reader(len(body)), service.prepare, path, body)
-        prepared, reply = await reading
-        service.submit(prepared)
+        threads = service.large_reader if len(body) > _LARGE else service.readers
+        prepared, reply = await asyncio.get_running_loop().run_in_executor(threads, service.prepare, path, body)
+        try:
+            service.scheduler.submit(prepared)
+        except asyncio.QueueFull:
+            raise _busy("too much waits already") from None
         jobs = prepared  # to be released
         return reply([await job.result for job in jobs])
 
@@ -256,14 +243,15 @@ async def _post(service: Service, path: str, request: Request, send: "Send") -> 
         message = f"the request was not answered within {limits.seconds:g} seconds; retry later, or send less at once"
         raise ApiError(504, message, code="timeout") from None
     finally:
-        service.release(jobs)
+        for job in jobs:
+            service.scheduler.release(job)
         service.body_bytes -= held
 
 
-def _refuse_busy(why: str) -> NoReturn:
-    """Raise the error of a server that has no room for a request."""
+def _busy(why: str) -> ApiError:
+    """Return the error of a server that has no room for a request."""
     message = f"the server is busy: {why}; retry in a second"
-    raise ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
+    return ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
 
 
 def _embeddings_json(vectors_RE: np.ndarray, *, is_base64: bool, name: str, tokens: int) -> Iterator[bytes]:

@@ -1,15 +1,13 @@
 """The ASGI application: the page, its script and styles, and the request handlers, behind access control and size limits."""
 
 import asyncio
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from uwaga._base.connections import read_body, require_json, unless_gone
@@ -20,7 +18,7 @@ from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.html import served_html
 from uwaga.viewer.server.access import TOKEN_HEADER, AccessControl
-from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter
+from uwaga.viewer.server.limits import ConcurrencyLimiter
 from uwaga.viewer.service import TABLE
 
 if TYPE_CHECKING:
@@ -45,14 +43,7 @@ _HEADERS = {
 }
 
 MAX_BODY_BYTES = 1 << 18  # body of a request; the list of exact tiles of a snapshot is the longest
-_RELOAD_SECONDS = 1.0  # between checks for changed files of the front end, so that edits show at a reload
 CHUNK = 1 << 14  # bytes of a response that are sent at once; a connection buffers four chunks and one more
-# Status, message (empty: that of the exception) and headers of the exceptions that are no HTTPExceptions.
-_STATUS: dict[type[Exception], tuple[int, str, dict[str, str]]] = {
-    RequestError: (400, "", {}),
-    BusyError: (503, "the server is busy: too many requests at once; retry in a second", {"Retry-After": "1"}),
-    ClientDisconnect: (499, "the client has disconnected", {}),  # nobody reads it
-}
 
 
 def application(
@@ -74,8 +65,8 @@ def application(
         *_front("lesson", lesson=True),
         Route("/ask", RequestHandler(service, access, limiter), methods=["POST"]),
     ]
-    app = Starlette(routes=routes, exception_handlers=dict.fromkeys((*_STATUS, HTTPException, Exception), _error))
-    return _Protected(app, access)
+    kinds = (RequestError, ClientDisconnect, HTTPException, Exception)
+    return _Protected(Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _error)), access)
 
 
 class RequestHandler:
@@ -90,21 +81,16 @@ class RequestHandler:
             raise HTTPException(403, "the token is missing or wrong: open the URL that the program has printed")
         require_json(request)
         with self._limiter.slot():
-            asked = parse_request(await read_body(request, MAX_BODY_BYTES))
+            try:
+                asked = json_of(await read_body(request, MAX_BODY_BYTES), "the request")
+            except CheckpointError as error:
+                raise HTTPException(400, str(error)) from error
             handler = TABLE.get(str(asked.get("request")))
             computed = self._limiter.compute(
                 lambda: self._service.answer(asked).to_bytes(), "short" if handler is None else handler.lane
             )
             reply = await unless_gone(receive, computed)
             await Response(reply, media_type="application/octet-stream")(scope, receive, send)
-
-
-def parse_request(body: bytes) -> dict[str, object]:
-    """Return the JSON object of a body. Raises HTTPException."""
-    try:
-        return json_of(body, "the request")
-    except CheckpointError as error:
-        raise HTTPException(400, str(error)) from error
 
 
 class _Protected:
@@ -141,42 +127,28 @@ def _page(title: str, language: str | None) -> Route:
         chosen = request.query_params.get("language", language or "")
         if chosen not in LANGUAGES:
             chosen = of_header(request.headers.get("accept-language", ""))
-        return Response(
-            served_html(title, chosen, lesson="lesson" in request.query_params).encode(),
-            headers={"Content-Type": "text/html; charset=utf-8", "Content-Language": chosen, "Vary": "Accept-Language"},
-        )
+        page = served_html(title, chosen, lesson="lesson" in request.query_params).encode()
+        return HTMLResponse(page, headers={"Content-Language": chosen, "Vary": "Accept-Language"})
 
     return Route("/", respond)
 
 
 def _front(name: str, *, lesson: bool) -> tuple[Route, Route]:
     """Return the routes of the page's script and style sheet, with the lesson or without it."""
-    return (
-        _file(f"/{name}.js", "text/javascript; charset=utf-8", lambda: bundle(lesson=lesson).script("served")),
-        _file(f"/{name}.css", "text/css; charset=utf-8", lambda: bundle(lesson=lesson).css),
-    )
 
+    async def script(request: Request) -> Response:
+        return Response(bundle(lesson=lesson).script("served"), media_type="text/javascript")
 
-def _file(path: str, media_type: str, text: Callable[[], str]) -> Route:
-    checked, content = float("-inf"), b""  # shared by concurrent requests
+    async def styles(request: Request) -> Response:
+        return Response(bundle(lesson=lesson).css, media_type="text/css")
 
-    async def respond(request: Request) -> Response:
-        nonlocal checked, content
-        if time.monotonic() - checked >= _RELOAD_SECONDS:
-            checked, content = time.monotonic(), text().encode()
-        return Response(content, headers={"Content-Type": media_type})
-
-    return Route(path, respond)
+    return Route(f"/{name}.js", script), Route(f"/{name}.css", styles)
 
 
 async def _error(request: Request, error: Exception) -> Response:
     """Return {"error": message}; uvicorn logs an unexpected exception with its traceback."""
-    status, message, headers = 500, "internal error; the program's log has the traceback", dict[str, str]()
-    for kind, row in _STATUS.items():
-        if isinstance(error, kind):
-            status, message, headers = row
     if isinstance(error, HTTPException):
-        headers = dict(error.headers or {})
-        messages = {404: "not found", 405: f"method {request.method} is not allowed"}
-        status, message = error.status_code, messages.get(error.status_code, error.detail)
-    return JSONResponse({"error": message or str(error)}, status, headers)
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    if isinstance(error, RequestError | ClientDisconnect):  # nobody reads the answer to the latter
+        return JSONResponse({"error": str(error)}, 400)
+    return JSONResponse({"error": "internal error; the program's log has the traceback"}, 500)

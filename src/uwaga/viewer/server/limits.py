@@ -6,13 +6,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
+from starlette.exceptions import HTTPException
+
 from uwaga.viewer.request_table import Lane
 
 Result = TypeVar("Result")
-
-
-class BusyError(Exception):
-    """All slots are taken."""
 
 
 class ConcurrencyLimiter:
@@ -37,9 +35,10 @@ class ConcurrencyLimiter:
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Hold a slot. Raises BusyError at once if there is none."""
+        """Hold a slot. Raises HTTPException at once if there is none."""
         if self.taken >= self._slots:
-            raise BusyError
+            message = "the server is busy: too many requests at once; retry in a second"
+            raise HTTPException(503, message, {"Retry-After": "1"})
         self.taken += 1
         try:
             yield
