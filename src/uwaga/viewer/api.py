@@ -53,7 +53,7 @@ def view(
         title: the title of the page; default: the beginning of the text, or the model of a recording.
         port: the TCP port to serve on; 0: any free port.
         browser: whether to open a browser; default: if there is a graphical one.
-        block: whether to wait for Ctrl-C or SIGTERM before returning; default: in a program, but not at Python's prompt.
+        block: whether to wait for Ctrl-C before returning; default: in a program, but not at Python's prompt.
         language: the language of the page, "en", "pl", "pt", "ja" or "zh"; default: the browser's, in a notebook English.
 
     Returns:

@@ -2,14 +2,11 @@
 
 import asyncio
 import os
-import signal
 import socket
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from html import escape
-from types import FrameType
 
 from uwaga._base.connections import IdleConnectionReaper, listen, serve, uvicorn_server
 from uwaga._base.durable import PrivateFolder
@@ -70,13 +67,7 @@ class ServedView:
         self.access = AccessControl(self.port)
         self.service, self.limiter = service, ConcurrencyLimiter()
         self.reaper = IdleConnectionReaper()
-        app = application(
-            service,
-            title=title,
-            language=language,
-            access=self.access,
-            limiter=self.limiter,
-        )
+        app = application(service, title=title, language=language, access=self.access, limiter=self.limiter)
         self.uvicorn = uvicorn_server(app, self.reaper)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=[listening], name="uwaga-view", daemon=True)
@@ -158,17 +149,15 @@ class ServedView:
         return self._ended.is_set()
 
     def wait(self) -> None:
-        """Block until Ctrl-C, SIGTERM or `close`, then close the server."""
-        stop = threading.Event()
-        with _on_sigterm(stop.set):
-            try:
-                # With a timeout, since on Windows Ctrl-C does not interrupt a wait without one.
-                while not stop.wait(0.2) and not self.closed:
-                    pass
-            except KeyboardInterrupt:
+        """Block until Ctrl-C or `close`, then close the server."""
+        try:
+            # With a timeout, since on Windows Ctrl-C does not interrupt a wait without one.
+            while not self._ended.wait(0.2):
                 pass
-            finally:
-                self.close()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Stop listening, and close the service. Idempotent."""
@@ -196,20 +185,3 @@ class ServedView:
             self.limiter.close()
             listening.close()
             self._ended.set()
-
-
-@contextmanager
-def _on_sigterm(call: Callable[[], None]) -> Iterator[None]:
-    """Handle SIGTERM within the block, in the main thread alone: Python allows no other."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        call()
-
-    before = signal.signal(signal.SIGTERM, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
