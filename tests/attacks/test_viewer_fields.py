@@ -21,7 +21,7 @@ import uwaga
 from uwaga._base.options import field_rules
 from uwaga.inspect.patches import PatchGrid
 from uwaga.viewer import service as view_service
-from uwaga.viewer.page.snapshot import SavedPage, SnapshotBuilder
+from uwaga.viewer.page.snapshot import SavedPage
 from uwaga.viewer.server.access import AccessControl
 from uwaga.viewer.server.app import application
 from uwaga.viewer.server.limits import ConcurrencyLimiter
@@ -55,8 +55,7 @@ VALID: Mapping[str, dict[str, Any]] = {
     "statistics": LAYER,
     "labels": {**LAYER, "merge": "tokens", "specials": "show"},
     "weights": {**HEAD, "rows": [0, 1], "columns": [0, 2]},
-    "npz": {**HEAD, "rows": [0, 1], "columns": [0, 2]},
-    "why": {**HEAD, "query": 0, "key": 0, "than": 1, "by": "pairs"},
+    "why": {**HEAD, "query": 0, "key": 0, "than": 1},
     "predictions": {"side": "0", "first": 0, "count": 1},
     "run": {"text": "cat", "second": None, "target": "K AE", "edits": EDITS, "long": "first"},
     "stop": {},
@@ -177,8 +176,8 @@ def _short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a page that is saved, only the replies that it is asked for: the others take seconds, and are the same each time."""
 
     def page(answer: Any, *, exact: Any, language: str, lesson: bool) -> SavedPage:
-        builder = SnapshotBuilder(answer=answer, max_bytes=1 << 20, seconds=0.0)
-        builder.request([dict(request) for request in exact])
+        for request in exact:
+            answer(dict(request))
         return SavedPage(language.encode(), "")
 
     monkeypatch.setattr(view_service, "make_snapshot", page)

@@ -175,21 +175,6 @@ def test_it_draws_the_statistic_of_every_head() -> None:
 
 
 def test_changed_heads_show_before_after_and_the_difference() -> None:
-    query, key = torch.randn(1, 4, 5, 4), torch.randn(1, 4, 5, 4)
-    other = query.clone()
-    other[0, 2] *= 3
-    before, after = ({("decoder", 1): AttentionMap(x, key, mask=uwaga.Causal())} for x in (query, other))
-    figure = plots.changed_heads(before, after, top=2)
-    shown = [ax for ax in figure.axes if ax.get_title()]
-    assert [ax.get_title() for ax in shown[:2]] == ["decoder 1, head 2\nbefore", "after"]
-    assert shown[2].get_title().startswith("after minus before\nchanged by 0.")
-    dense = [x["decoder", 1][0, 2].double().numpy() for x in (before, after)]
-    results = [ax.images[0].get_array().filled(numpy.nan) for ax in shown[:3]]
-    for one, expected in zip(results, (*dense, dense[1] - dense[0]), strict=True):
-        numpy.testing.assert_allclose(one, expected, atol=1e-7)
-
-
-def test_changed_heads_of_recordings_have_their_tokens() -> None:
     recordings = []
     for letters in ("abc", "abd"):
         with uwaga.watch(layer := MultiHeadAttention(8, 2), tokens=list(letters)) as recording:
@@ -198,4 +183,10 @@ def test_changed_heads_of_recordings_have_their_tokens() -> None:
     figure = plots.changed_heads(*recordings, top=1)
     shown = [ax for ax in figure.axes if ax.get_title()]
     assert [labels(ax.yaxis) for ax in shown] == [list("abc"), list("abd"), list("abd")]
-    assert shown[0].get_title().startswith("encoder 0, head ")
+    head = int(shown[0].get_title()[len("encoder 0, head ")])
+    assert [ax.get_title() for ax in shown[:2]] == [f"encoder 0, head {head}\nbefore", "after"]
+    assert shown[2].get_title().startswith("after minus before\nchanged by 0.")
+    dense = [recording.maps["encoder", 0][0, head].detach().double().numpy() for recording in recordings]
+    results = [ax.images[0].get_array().filled(numpy.nan) for ax in shown]
+    for one, expected in zip(results, (*dense, dense[1] - dense[0]), strict=True):
+        numpy.testing.assert_allclose(one, expected, atol=1e-7)

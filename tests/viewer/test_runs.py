@@ -108,7 +108,7 @@ def test_the_last_four_are_kept_and_the_first_always(service: ViewService) -> No
 
 
 WHY = {"request": "why", "side": "0", "kind": "encoder", "layer": 0, "head": 0, "query": 1, "key": 2}
-WHY |= {"merge": "tokens", "specials": "show", "than": None, "by": "pairs"}
+WHY |= {"merge": "tokens", "specials": "show", "than": None}
 RUN = {"request": "run", "text": "wait", "second": None, "target": None, "edits": None}
 
 

@@ -21,15 +21,12 @@ from uwaga.plots import figures, labels
 from uwaga.plots.matrices import MatrixData, Weights, matrix_data
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
     from numpy import ndarray
 
     from uwaga.inspect.heads.table import HeadTable
-    from uwaga.maps.map import AttentionMap
 
 MAX_HEATMAP_SIZE = 256  # queries or keys of a heat map: more cannot be told apart in print
 MAX_PANEL_SIZE = 64  # the same of a panel of a head grid
@@ -208,20 +205,13 @@ def head_matrix(table: HeadTable, statistics: str | Sequence[str]) -> Figure:
     return figure
 
 
-def changed_heads(
-    before: Recording | Mapping[Hashable, AttentionMap],
-    after: Recording | Mapping[Hashable, AttentionMap],
-    *,
-    top: int = 4,
-    sequence: int = 0,
-) -> Figure:
+def changed_heads(before: Recording, after: Recording, *, top: int = 4, sequence: int = 0) -> Figure:
     """Draw the heads that changed most: a row per head with its map before, after, and after minus before.
 
-    The order is as in `uwaga.inspect.head_changes`, whose total variation is in the titles. The tokens of a recording label the maps;
-    where two recordings have different tokens, each its own.
+    The order is as in `uwaga.inspect.head_changes`, whose total variation is in the titles. The tokens of the recordings label the maps.
 
     Args:
-        before, after: two recordings, or maps by layer, of the same number of tokens.
+        before, after: two recordings of the same number of tokens.
         top: how many heads.
         sequence: which sequence of the batch.
 
@@ -236,31 +226,21 @@ def changed_heads(
     figure = figures.new_figure(figures.PAGE_WIDTH, max(len(rows), 1) * figures.PAGE_WIDTH / 3)
     axes = figure.subplots(max(len(rows), 1), 3, squeeze=False)
     for panels, row in zip(axes, rows, strict=False):
-        is_recorded = "kind" in row
-        layer = (row["kind"], row["layer"]) if is_recorded else row["layer"]
-        maps = [x.maps if isinstance(x, Recording) else x for x in (before, after)]
-        left, right = (m[layer] for m in maps)  # type: ignore[index]  # the names of both, as head_changes checked
+        layer = AttentionId(str(row["kind"]), int(str(row["layer"])))
+        left, right = before.maps[layer], after.maps[layer]
         head, change = int(str(row["head"])), f"changed by {row['total_variation']:.3f}"
         at = (sequence, head)[4 - len(left.shape) :]
-        named = f"{labels.layer_name(layer)}, head {head}"
         for ax, weights, of, title in (
-            (panels[0], left, before, f"{named}\nbefore"),
+            (panels[0], left, before, f"{labels.layer_name(layer)}, head {head}\nbefore"),
             (panels[1], right, after, "after"),
             (panels[2], DifferenceMap(right, left), after, f"after minus before\n{change}"),
         ):
-            names = _token_names(of, str(row["kind"]), sequence) if is_recorded else (None, None)
-            heatmap(weights, names[0], key_tokens=names[1], at=at, ax=ax)
+            # The tokens of the queries and of the keys, None if they are unknown.
+            texts = [of.tokens.get(stack, []) for stack in layer.stacks]
+            queries, keys = (text[sequence] if -len(text) <= sequence < len(text) else None for text in texts)
+            heatmap(weights, queries, key_tokens=keys, at=at, ax=ax)
             ax.set_title(title, fontsize=figures.SMALL, pad=3)
     return figure
-
-
-def _token_names(of: object, kind: str, sequence: int) -> tuple[list[str] | None, list[str] | None]:
-    """Return the tokens of the queries and of the keys, None if they are unknown."""
-    assert isinstance(of, Recording)
-    tokens = of.tokens
-    rows = [tokens.get(stack, []) for stack in AttentionId(kind, 0).stacks]
-    queries, keys = (row[sequence] if -len(row) <= sequence < len(row) else None for row in rows)
-    return queries, keys
 
 
 def patching_effects(result: PatchingResult, *, head: int | None = None) -> Figure:

@@ -6,7 +6,6 @@ from urllib.parse import urlencode
 from uwaga.viewer.messages import Service
 
 _HEAD = re.compile(r"(?:(encoder|decoder|cross)/)?(\d{1,4})\.(\d{1,4})")
-_MOST_WORDS = 12  # words of a text that an error lists
 
 
 def parse_head(head: str) -> tuple[str | None, int, int]:
@@ -38,15 +37,9 @@ def place_of(service: Service, head: str, pick: str | None = None) -> str:
 def _word(service: Service, stack: str, merge: str, pick: str) -> int:
     """Return the first item of the text that is the word, in its letters or else in others."""
     shown = {"request": "items", "side": "0", "stack": stack, "merge": merge, "specials": "show"}
-    words: list[str] = []
-    while True:
-        part = service.answer({**shown, "first": len(words), "count": 200_000}).meta
-        words += (label.strip() for label in part["labels"])
-        if len(words) >= part["total"] or not part["labels"]:
-            break
+    words = [label.strip() for label in service.answer({**shown, "first": 0, "count": 200_000}).meta["labels"]]
     for same in (str, str.casefold):
         picked, forms = same(pick.strip()), [same(word) for word in words]
         if picked in forms:
             return forms.index(picked)
-    names = ", ".join(words[:_MOST_WORDS]) + (", ..." if len(words) > _MOST_WORDS else "")
-    raise ValueError(f"pick must be a word of the text, not {pick!r}: {names}")
+    raise ValueError(f"pick must be a word of the text, not {pick!r}: {', '.join(words[:12])}")

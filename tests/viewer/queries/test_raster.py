@@ -19,7 +19,6 @@ def test_a_tile_is_sampled_first_and_exact_when_complete(long_map: uwaga.Attenti
     edges = [*range(0, 9000, 64), 9000]
     expected = long_map.pool(edges, edges, pooling=pooling).weights[0].numpy()
     assert len(replies) > 8
-    assert [reply.meta["exact"] for reply in replies[:-1]] == [False] * (len(replies) - 1)
     complete = [reply.meta["complete"] for reply in replies]
     assert complete == sorted(complete)
     # Sums in another order round differently.
@@ -46,10 +45,10 @@ def test_tiles_are_adjacent_and_cover_the_axis(long_map: uwaga.AttentionMap, whe
 def test_the_overview_has_every_head_and_is_sampled(long_map: uwaga.AttentionMap, maps) -> None:
     rest = {"layer": 0, "pooling": "sum", "merge": "tokens", "specials": "show"}
     small = complete(ViewService(View.of(maps)), request="overview", side="0", kind="encoder", **rest)
-    assert small.meta == {"complete": 1.0, "exact": True, "single": True}
+    assert small.meta == {"complete": 1.0, "single": True}
     assert np.array_equal(small.arrays[0], maps["encoder", 0].pool(11, 11).weights[0])
     large = complete(ViewService(View.of(long_map)), request="overview", side="0", kind="decoder", **rest)
-    assert large.meta == {"complete": 1.0, "exact": False, "single": False}
+    assert large.meta == {"complete": 1.0, "single": False}
     np.testing.assert_allclose(large.arrays[0].sum(-1), 1.0, rtol=1e-5)
 
 

@@ -35,10 +35,8 @@
 
 /**
  * @typedef {object} About
- * @property {string} version
  * @property {string} title
  * @property {number} tile  side of a tile in cells
- * @property {number} overview  largest side of a small map in cells
  * @property {boolean} lesson  whether this page has it
  * @property {boolean} live  the host can compute more; false in a saved page
  * @property {string} [opens]  of a saved page: what it shows first, as in an address; "": what it chooses

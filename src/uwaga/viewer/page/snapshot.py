@@ -247,10 +247,8 @@ def _is_whole(request: Request, reply: Reply) -> bool:
 
 
 def stored_reply(request: Request, reply: Reply) -> Reply:
-    """Return a reply for a page without a program: `complete` is 1, and `reached` what it was."""
-    meta: dict[str, Any] = dict(reply.meta)
-    if "complete" in meta:
-        meta |= {"complete": 1, "reached": meta["complete"]}
+    """Return a reply for a page without a program: `complete` is 1."""
+    meta = {**reply.meta, **({"complete": 1} if "complete" in reply.meta else {})}
     # These are pictures; all other arrays are numbers to read, and so are the cells of a short text, each of them a weight.
     is_overview = request["request"] == "overview" and not reply.meta.get("single")
     coarse = is_overview or (request["request"] == "tile" and request["level"] != 0)

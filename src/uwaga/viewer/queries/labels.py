@@ -12,7 +12,7 @@ from typing import Any, Unpack, cast
 
 import torch
 
-from uwaga.inspect.heads.labels import LEAST, LabelShares, sampled_rows
+from uwaga.inspect.heads.labels import LabelShares, sampled_rows
 from uwaga.viewer.messages import Reply, RequestError, finite
 from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, Axis, LayerSelection
 from uwaga.viewer.queries.result import Computation, ViewResult
@@ -71,7 +71,7 @@ def labels(result: ViewResult, **shown: Unpack[Shown]) -> Computation:
         follows = _heads_that_follow_a_pronoun(side, selection, of_pronouns.found)
         for head, label in enumerate(shares.labels()):
             numbers = {"share": finite(label.share), "by_position": finite(label.by_position)}
-            more = {"least": LEAST.get(label.label), "link": links.found[head], "coreference": follows.get(head)}
+            more = {"link": links.found[head], "coreference": follows.get(head)}
             found.append({**label._asdict(), **numbers, **more})
 
     def reply(complete: float) -> Reply:

@@ -1,6 +1,5 @@
 """What a page shows: sides, layers, heads, axes and their tokens or words, and a picture."""
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,7 @@ import numpy as np
 from uwaga._base.options import Integer, Text
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, HeadResolver
-from uwaga.viewer.queries.raster import OVERVIEW, TILE
+from uwaga.viewer.queries.raster import TILE
 from uwaga.viewer.queries.result import ViewResult
 from uwaga.viewer.queries.statistics import titles
 from uwaga.viewer.request_table import Merge, Specials, in_range, one_of, request
@@ -52,11 +51,8 @@ def describe(resolver: HeadResolver) -> dict[str, Any]:
     """Return sides, layers, heads and axes, and where a page opens."""
     sides = [_side(resolver, side) for side in resolver.ids]
     meta = {
-        # Not imported: the package's top-level module names modules of higher layers.
-        "version": sys.modules["uwaga"].__version__,
         "title": resolver.view.title,
         "tile": TILE,
-        "overview": OVERVIEW,
         "live": True,
         "statistics": titles(),
         "sides": sides,

@@ -66,11 +66,6 @@ class ProgressiveRaster:
         """Return the bytes held."""
         return self.cells.nbytes + self._sum.nbytes
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether every cell is computed from all of its weights."""
-        return self.complete == 1.0 and self._wants_exact
-
     def advance(self, until: float) -> None:
         """Compute until `time.monotonic()` reaches `until`, at least one step."""
         for complete in self._steps:
@@ -240,7 +235,6 @@ def overview(result: ViewResult, *, pooling: Pooling, **shown: Unpack[Shown]) ->
     rows, columns = map(_equal, sizes)
     heads = resolver.heads(selection.side, selection.name)
     cells = np.full((heads, len(rows) - 1, len(columns) - 1), np.nan, np.float32)
-    are_exact = []
 
     def work() -> Iterator[float]:
         for head in range(heads):  # one raster at a time, since each takes memory
@@ -248,14 +242,11 @@ def overview(result: ViewResult, *, pooling: Pooling, **shown: Unpack[Shown]) ->
             while raster.complete < 1:
                 raster.advance(0.0)
                 cells[head] = raster.cells
-                if raster.complete == 1:
-                    are_exact.append(raster.is_exact)
                 yield (head + raster.complete) / heads
 
     def reply(complete: float) -> Reply:
-        single = cells.shape[1:] == sizes  # a cell is one weight
-        meta = {"complete": complete, "exact": complete == 1 and all(are_exact), "single": single}
-        return Reply(meta=meta, arrays=(cells.copy(),))
+        # single: a cell is one weight
+        return Reply(meta={"complete": complete, "single": cells.shape[1:] == sizes}, arrays=(cells.copy(),))
 
     return Computation(work(), reply, cells.nbytes)
 
@@ -281,14 +272,12 @@ def tile(
     places = in_range("row", row, 0, -(-queries // size)), in_range("column", column, 0, -(-keys // size))
     rows, columns = (_cells(at * size, level, of) for at, of in zip(places, head_view.sizes, strict=True))
 
-    def reply(cells: NDArray[np.float32], complete: float, *, is_exact: bool) -> Reply:
-        return Reply(meta={"complete": complete, "exact": is_exact}, arrays=(cells.copy(),))
+    def reply(cells: NDArray[np.float32], complete: float) -> Reply:
+        return Reply(meta={"complete": complete}, arrays=(cells.copy(),))
 
     if level == 0:
         block, across = ((int(edges[0]), int(edges[-1])) for edges in (rows, columns))
-        return weight_block(
-            head_view, block, across, lambda cells, complete: reply(cells, complete, is_exact=complete == 1)
-        )
+        return weight_block(head_view, block, across, reply)
     raster = ProgressiveRaster(head_view, rows, columns, pooling)
 
     def work() -> Iterator[float]:
@@ -296,7 +285,7 @@ def tile(
             raster.advance(0.0)
             yield raster.complete
 
-    return Computation(work(), lambda complete: reply(raster.cells, complete, is_exact=raster.is_exact), raster.nbytes)
+    return Computation(work(), lambda complete: reply(raster.cells, complete), raster.nbytes)
 
 
 def _equal(size: int) -> NDArray[np.int64]:
