@@ -4,7 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -155,7 +155,7 @@ def _opened(command: str, database: Path) -> Iterator["SoftDatabase | TokenDatab
             fail(command, f"{database}: there is no such folder")
         from uwaga.store.token_database import open_database
 
-        with open_database(database) as db:
+        with closing(open_database(database)) as db:
             yield db
 
 

@@ -165,6 +165,7 @@ class Catalog:
             self.deleted = np.array(
                 [number for (number,) in self._rows("SELECT id FROM deleted ORDER BY id")], np.int64
             )
+            self.model, self.schema = self.setting("model"), self._schema()
 
     def roll_back(self) -> None:
         """End a transaction that was interrupted, or the moment that this shows."""
@@ -216,7 +217,6 @@ class Catalog:
                 self._is_locked, self._stamp = True, _stamp(self.path)
             self._connection = connection
             self._check_tables()
-            self.schema, self.model = self._schema(), self.setting("model")
         except BaseException:
             connection.close()
             self._connection = None
@@ -250,6 +250,8 @@ class Catalog:
         try:
             text = (self.setting("layout") or "null")[:1000]  # more would be another's
             result: StoreSchema = read(StoreSchema, json.loads(text), path="layout")
+            if result.tokens and (result.heads, result.value_width) != (1, None):
+                raise ValueError("rows with a key for each token have one head, and no values besides the keys")
         except (ValueError, RecursionError) as error:
             raise SoftDatabaseError(f"{self.path}: is damaged: {error}") from error
         return result

@@ -79,8 +79,9 @@ class LiveRows:
         numbers = np.searchsorted(self.ends, positions, "right") - 1
         for n in np.unique(numbers).tolist():
             is_here, live = numbers == n, self.rows[n]
-            rows = positions[is_here] - self.ends[n]
-            result[is_here] = self.segments[n].id_of(rows if live is None else live[rows])
+            rows, segment = positions[is_here] - self.ends[n], self.segments[n]
+            rows = rows if live is None else live[rows]
+            result[is_here] = rows + segment.entry.first_id if segment.ids is None else segment.ids[rows]
         return result
 
     def keys(self, start: int, stop: int) -> Tensor:

@@ -56,10 +56,6 @@ class StoreSchema:
     dtype: Literal["float32", "bfloat16", "float16"]
     tokens: Switch = False  # whether a row has a key for each token of a text
 
-    def __post_init__(self) -> None:
-        if self.tokens and not (self.heads == 1 and self.value_width is None):
-            raise ValueError("rows with a key for each token have one head, and no values besides the keys")
-
 
 class Entry(NamedTuple):
     """The description of a segment in the database."""
@@ -96,24 +92,6 @@ class SegmentFile(NamedTuple):
     def nbytes(self) -> int:
         """Return the bytes of keys and values."""
         return self.keys.nbytes + (self.values.nbytes if self.values is not self.keys else 0)
-
-    def truncation(self) -> str | None:
-        """Return what is wrong if the file has become shorter since it was opened, else None. Reading the missing part
-        would end the process (SIGBUS). A file that was removed meanwhile, as `compact` removes it, can be read until it
-        is closed."""
-        try:
-            size = self.path.stat().st_size
-        except OSError:
-            return None
-        if size >= self.size:
-            return None
-        return (
-            f"{self.path} ({self.entry.place}): was truncated while it was open, from {self.size:,} to {size:,} bytes"
-        )
-
-    def id_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the ids of these rows."""
-        return rows + self.entry.first_id if self.ids is None else self.ids[rows]
 
     def row_of(self, ids: np.ndarray) -> np.ndarray:
         """Return the rows of the ids that are in this segment; `ids` is rising."""
@@ -259,12 +237,14 @@ def check(segment: SegmentFile) -> Iterator[Damage]:
     bounds = () if segment.offsets is not None else (segment.centres, segment.radii)
     if _digest(*bounds) != entry.checksums[_DIGEST : 2 * _DIGEST]:
         yield Damage(entry.file, entry.first_id, entry.last_id, "the bounds differ from their checksum")
-    for first, last in damaged_rows(segment):
+    for rows in damaged_rows(segment):
+        ends = np.array([rows.start, rows.stop - 1])
+        first, last = (ends + entry.first_id if segment.ids is None else segment.ids[ends]).tolist()
         yield Damage(entry.file, first, last, "the rows differ from their checksum")
 
 
-def damaged_rows(segment: SegmentFile) -> Iterator[tuple[int, int]]:
-    """Yield the first and last id of each chunk that differs from its checksum."""
+def damaged_rows(segment: SegmentFile) -> Iterator[range]:
+    """Yield the rows of each chunk that differs from its checksum."""
     checksums, rows = segment.entry.checksums, segment.entry.rows
     tensors = {"keys": segment.keys}
     if segment.offsets is not None:
@@ -278,9 +258,7 @@ def damaged_rows(segment: SegmentFile) -> Iterator[tuple[int, int]]:
         begin = _DIGEST * (2 + number)
         parts = _chunk(tensors, number)
         if _digest(*(tensors[name][part] for name, part in parts.items())) != checksums[begin : begin + _DIGEST]:
-            ends = np.array([number * size, min((number + 1) * size, rows) - 1])
-            first, last = segment.id_of(ends).tolist()
-            yield first, last
+            yield range(number * size, min((number + 1) * size, rows))
 
 
 def _chunk_rows(names: Container[str]) -> int:

@@ -247,10 +247,11 @@ class StoredDatabase(ABC):
         ids = self._deleted if where is None else self._catalog.select(where, parameters)
         intact: list[SegmentFile] = []
         rows: list[np.ndarray | None] = []
-        for entry in self._entries:
-            inside, segment = entry.among(ids), self._segments.get(entry.file)
+        edges = np.searchsorted(ids, [(entry.first_id, entry.last_id + 1) for entry in self._entries]).reshape(-1, 2)
+        for entry, (first, last) in zip(self._entries, edges, strict=True):
+            inside, segment = ids[first:last], self._segments.get(entry.file)
             if segment is not None:
-                found = segment.row_of(inside)
+                found = segment.row_of(inside) if len(inside) else inside
                 intact.append(segment)
                 rows.append(
                     found if where is not None else np.delete(np.arange(entry.rows), found) if len(found) else None
@@ -265,12 +266,20 @@ class StoredDatabase(ABC):
         return live
 
     def _drop_truncated(self) -> None:
-        """Treat segments as damaged if their file has become shorter since it was opened."""
-        for entry in self._entries:
-            if entry.file in self._segments and (reason := self._segments[entry.file].truncation()):
-                self._broken[entry.file] = reason  # first: an interrupted call must not leave a segment in neither
+        """Treat segments as damaged if their file has become shorter since it was opened: reading the missing part would end the process
+        (SIGBUS). A file that was removed meanwhile, as `compact` removes it, can be read until it is closed."""
+        for file, segment in list(self._segments.items()):
+            try:
+                size = segment.path.stat().st_size
+            except OSError:
+                continue
+            if size < segment.size:
+                # First: an interrupted call must not leave a segment in neither.
+                self._broken[file] = (
+                    f"{segment.path} ({segment.entry.place}): was truncated while it was open, from {segment.size:,} to {size:,} bytes"
+                )
                 self._live = None
-                del self._segments[entry.file]
+                del self._segments[file]
 
     # Arguments.
 
@@ -532,12 +541,11 @@ class StoredDatabase(ABC):
         live = self._rows()
         kept = [pair for pair in zip(live.segments, live.rows, strict=True) if pair[0].entry in group]
         for segment, rows in kept:
-            ids = None if rows is None else segment.id_of(rows)
-            for first, last in segments.damaged_rows(segment):
-                if ids is None or bool(((ids >= first) & (ids <= last)).any()):
+            for lost in segments.damaged_rows(segment):
+                if rows is None or ((rows >= lost.start) & (rows < lost.stop)).any():
                     raise SoftDatabaseError(
-                        f"{segment.path} (rows {first} to {last}): the rows differ from their checksum. Restore the file, or delete "
-                        "these rows"
+                        f"{segment.path} ({segment.entry.place}): some rows differ from their checksum; check() names them. Restore the "
+                        "file, or delete these rows"
                     )
         part = LiveRows([segment for segment, _ in kept], [rows for _, rows in kept])
         if len(part):

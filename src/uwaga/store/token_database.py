@@ -7,14 +7,13 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from uwaga._base.arguments import check, integer
+from uwaga._base.arguments import check, integer, path_of
 from uwaga._base.errors import ShapeError
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.maxsim import maxsim
@@ -229,8 +228,9 @@ class TokenDatabase(StoredDatabase):
 
 def open_database(path: str | os.PathLike[str]) -> SoftDatabase | TokenDatabase:
     """Open an existing SoftDatabase or TokenDatabase. Raises SoftDatabaseError."""
-    opened = Catalog(Path(path), write=False)
-    return (TokenDatabase if opened.schema.tokens else SoftDatabase)(Path(path), opened)
+    folder = path_of(path, "open_database: path")
+    opened = Catalog(folder, write=False)
+    return (TokenDatabase if opened.schema.tokens else SoftDatabase)(folder, opened)
 
 
 def _blocks(live: LiveRows, start: int, stop: int) -> Iterator[tuple[int, Ragged]]:
