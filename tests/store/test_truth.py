@@ -363,7 +363,7 @@ def read_all(db: SoftDatabase) -> list[str]:
     for call in (
         lambda: db.attend(torch.ones(4), where="n > 3"),
         lambda: db.records(range(70)),
-        lambda: (db.ids(), list(db), db.stats(), db.counts("n")),
+        lambda: (db.ids(), list(db), db.stats(), db.parts()),
     ):
         said = told(call)
         # A field may have got another name, and keys another width; all other errors name the file. check has found them.

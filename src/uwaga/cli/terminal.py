@@ -184,14 +184,14 @@ def in_option_names(message: str, names: Iterable[str]) -> str:
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[..., None]]:
     """Show a progress bar on standard error if that is a terminal; it disappears at the end. The function that this
-    gives takes the completed share, from 0 to 1, and how much of it earlier runs completed."""
+    gives takes the completed share, from 0 to 1."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console, columns = Console(stderr=True), (TextColumn(title), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=1.0)
-        yield lambda done, earlier=0.0: (progress.reset if done <= earlier else progress.update)(task, completed=done)
+        yield lambda done: progress.update(task, completed=done)
 
 
 def new_table(left: Iterable["str | Text"], right: Iterable["str | Text"] = (), **options: Any) -> "Table":

@@ -291,13 +291,12 @@ class Catalog:
             self._check_file(name)
         return result
 
-    def counts(self, field: str) -> dict[Value, int]:
-        """Return the number of records for each value of a field."""
-        if field not in self.fields:
+    def parts(self) -> dict[str, str]:
+        """Return the fields part of the records of each field file, with commas."""
+        if not {"file", "part"} <= set(self.fields):
             return {}
-        name = _quoted(field)
-        sql = f"SELECT {name}, count(*) FROM records WHERE {name} IS NOT NULL GROUP BY {name}"
-        return {row[0]: row[1] for row in self._rows(sql)}
+        rows = self._rows("SELECT file, group_concat(part) FROM records WHERE file IS NOT NULL GROUP BY file")
+        return {str(file): str(parts) for file, parts in rows}
 
     def records(self, ids: Iterable[int]) -> dict[int, Record]:
         """Return the records of the ids that have a record."""

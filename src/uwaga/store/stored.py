@@ -220,11 +220,10 @@ class StoredDatabase(ABC):
         records = self._catalog.records(number for number in numbers if 0 <= number < MOST_IDS)
         return [records.get(number, {}) for number in numbers]
 
-    def counts(self, field: str) -> dict[Value, int]:
-        """Return the number of rows for each value of a field of their records."""
-        check(isinstance(field, str), f"{type(self).__name__}.counts: field must be the name of a field, not {field!r}")
+    def parts(self) -> dict[str, str]:
+        """Return the numbers of the passages of each file that `add_files` has added, with commas, by the field file."""
         self._check_open()
-        return self._catalog.counts(field)
+        return self._catalog.parts()
 
     def stats(self) -> dict[str, Any]:
         """Return sizes and settings as plain values."""

@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uwaga._base import untrusted
 from uwaga._base.arguments import check, check_iterable
@@ -95,8 +95,8 @@ class _Text(NamedTuple):
     text: str
     spans: list[Span]
     records: list[dict[str, Any]]  # of the passages
-    present: int = 0  # the first so many passages are in the database already
-    share: tuple[float, float] = (0.0, 0.0)  # of all files up to its end; of that, what was in the database already
+    share: float  # of its file, up to its end; then of all files
+    is_new: list[bool]  # of each passage, whether it is to be added
 
 
 def add_files(
@@ -108,7 +108,7 @@ def add_files(
     late_chunking: bool = False,
     text_field: str | None = None,
     skip_invalid: bool = False,
-    progress: Callable[[float, float], object] | None = None,
+    progress: Callable[[float], object] | None = None,
 ) -> AddedFiles:
     """Add the passages of files that are not in the database. A call that was interrupted is resumed by the same call; a file whose
     content is there already, split in the same way, adds nothing.
@@ -126,7 +126,7 @@ def add_files(
             than the model are read in windows that share a quarter of its tokens. A file of plain text is one document.
         text_field: the field or column of the text in .jsonl, .csv and .parquet files; None for "text".
         skip_invalid: skip documents that cannot be read or encoded; otherwise the first of them raises an error.
-        progress: called with the share that is added, from 0 to 1, and with the part of it that was in the database already.
+        progress: called with the share that is in the database, from 0 to 1, after each transaction.
 
     Raises:
         DataError: a file or document that cannot be read or encoded (InvalidDocumentError: with skip_invalid it would be left out).
@@ -144,8 +144,8 @@ def add_files(
         "add_files: late chunking gives one vector to a passage, and a TokenDatabase has one for every token",
     )
     paths = find_files(files)
-    stored, present, added = db.counts("file"), 0, 0
-    skipped: list[str] = []
+    stored, seen = db.parts(), dict[str, set[str]]()  # the numbers of passages that are there, by the field file
+    present, added, skipped = 0, 0, list[str]()
 
     def leave_out(error: DataError) -> None:
         if not skip_invalid:
@@ -155,29 +155,19 @@ def add_files(
     def texts() -> Iterator[_Text]:
         """Yield the texts with a passage that is not in the database."""
         nonlocal present
-        done, earlier, is_resuming = 0.0, 0.0, True
         for number, path in enumerate(paths):
-            key, count = "", 0
             try:
                 key = f"{_digest(path)}:{split}:{text_field or 'text'}" + (":late" if late_chunking else "")
-                left = int(stored.get(key, 0))
+                there = seen.setdefault(key, set(stored.get(key, "").split(",")))
                 for text in _texts(path, key, split, text_field, leave_out, late_chunking=late_chunking):
-                    before, done = done, (number + text.share[0]) / len(paths)
-                    count += len(text.spans)
-                    if left and (not skip_invalid or _has_tokens(encoder, text)):
-                        here = min(left, len(text.spans))
-                        left, present = left - here, present + here
-                        text = text._replace(present=here)
-                    if text.present < len(text.spans):
-                        is_resuming = False
-                        yield text._replace(share=(done, earlier))
-                        continue
-                    earlier += done - before
-                    if progress is not None and is_resuming:
-                        progress(done, done)
+                    parts = [str(record["part"]) for record in text.records]
+                    is_new = [part not in there for part in parts]
+                    present += len(is_new) - sum(is_new)
+                    there.update(parts)  # another file may have the same content
+                    if any(is_new):
+                        yield text._replace(share=(number + text.share) / len(paths), is_new=is_new)
             except DataError as error:  # of plain text, and of what is not divided into documents: all from there on
                 leave_out(error)
-            stored[key] = count  # another file may have the same content
 
     for vectors, records, share in _encoded(
         encoder, texts(), skipped, skip_invalid=skip_invalid, late_chunking=late_chunking
@@ -185,9 +175,7 @@ def add_files(
         db.append(vectors, records=records)  # type: ignore[arg-type]
         added += len(records)
         if progress is not None:
-            progress(*share)
-    if progress is not None:
-        progress(1.0, 0.0)
+            progress(share)
     # One that was killed has left small segments, though nothing is added now.
     if added or db.stats()["segments"] > 1:
         db.compact()
@@ -207,17 +195,6 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
             raise DataError(f"{path}: the folder has no file whose name ends in {', '.join(SUFFIXES)}")
         results += inside
     return results
-
-
-def _has_tokens(encoder: "TextEncoder", text: _Text) -> bool:
-    """Return whether all passages of a text can be encoded, so that they are in the database."""
-    from uwaga.encode.preprocessing import span_tokens
-
-    prompt = encoder.config.prompt or ""
-    (tokens,) = encoder.tokenizer.encode([prompt + text.text], with_offsets=True)
-    if len(text.spans) == 1:
-        return len(tokens) > 0
-    return not isinstance(span_tokens(text.text, text.spans, tokens.offsets, len(prompt)), str)
 
 
 def _digest(path: Path) -> str:
@@ -256,21 +233,21 @@ def _texts(
         if error is not None:
             leave_out(InvalidDocumentError(f"{document.place}: {error}"))
             continue
-        text, share = document.text, (document.position, 0.0)
+        text, share = document.text, document.position
         spans = split_spans(text, split)
         passages = [text[start:stop].strip() for start, stop in spans]
         of_file = {"source": str(path), "document": document.id}
         records = [{"text": passage, **of_file, "part": n, "file": key} for n, passage in enumerate(passages, part)]
         part += len(spans)
         if not late_chunking:
-            yield from (_Text(p, [(0, len(p))], [r], share=share) for p, r in zip(passages, records, strict=True))
+            yield from (_Text(p, [(0, len(p))], [r], share, []) for p, r in zip(passages, records, strict=True))
         elif spans:
-            yield _Text(text, spans, records, share=share)
+            yield _Text(text, spans, records, share, [])
 
 
 def _encoded(
     encoder: "TextEncoder", texts: Iterator[_Text], skipped: list[str], *, skip_invalid: bool, late_chunking: bool
-) -> Iterator[tuple["Tensor | Ragged", list[dict[str, Any]], tuple[float, float]]]:
+) -> Iterator[tuple["Tensor | Ragged", list[dict[str, Any]], float]]:
     """Yield groups of new passages: their vectors (n, D), or the vectors of their tokens, their records, and the share of
     the last one. A group of the model is tokenised while another is computed. What cannot be encoded is added to
     `skipped`, or is an error. Raises DataError."""
@@ -303,9 +280,9 @@ def _encoded(
             skipped += [reason(error) for error in encoded.invalid]
             encoded_texts = [waiting.pop(number) for number in dict.fromkeys(encoded.report.document.tolist())]
             left_out = [waiting.pop(error.document) for error in encoded.invalid]
-            is_new = [n >= text.present for text in encoded_texts for n in range(len(text.spans))]
-            records = [record for text in encoded_texts for record in text.records[text.present :]]
-            share = max((text.share for text in encoded_texts + left_out), default=(0.0, 0.0))
+            is_new = [is_new for text in encoded_texts for is_new in text.is_new]
+            records = list(itertools.compress((record for text in encoded_texts for record in text.records), is_new))
+            share = max((text.share for text in encoded_texts + left_out), default=0.0)
             if not records:
                 continue
             if encoded.lengths is None:
@@ -332,28 +309,6 @@ class TokenAnswer(NamedTuple):
     matches: "list[list[Match]]"  # of each passage, for each token of the question; the products sum to the score
 
 
-@overload
-def ask(
-    db: "SoftDatabase",
-    question: str,
-    encoder: "TextEncoder",
-    *,
-    scale: float | None = ...,
-    where: str | None = ...,
-    parameters: "Parameters" = ...,
-    top: int = ...,
-) -> "Answer": ...
-@overload
-def ask(
-    db: "TokenDatabase",
-    question: str,
-    encoder: "TextEncoder",
-    *,
-    scale: float | None = ...,
-    where: str | None = ...,
-    parameters: "Parameters" = ...,
-    top: int = ...,
-) -> TokenAnswer: ...
 def ask(
     db: "SoftDatabase | TokenDatabase",
     question: str,
