@@ -39,7 +39,7 @@ from uwaga._base.arguments import check
 from uwaga._base.errors import SoftDatabaseError
 from uwaga._base.options import read
 from uwaga._base.terminal import printable, short
-from uwaga.store.segments import MOST_IDS, NAMES, VERSION, Entry, StoreSchema, newer
+from uwaga.store.segments import MOST_IDS, NAMES, VERSION, Entry, StoreSchema
 
 FILE, _LOCK = "catalog.sqlite", "lock"
 Value = str | int | float
@@ -47,7 +47,6 @@ Record = dict[str, Value]
 Parameters = Sequence[Value | None] | Mapping[str, Value | None]
 
 _APPLICATION_ID = 0x75776167  # "uwag"
-_SETTINGS = {"layout", "model", "next_id", "writer", "unlisted"}
 _MOST_FIELDS, _MOST_NAME, _MOST_BYTES = 200, 200, untrusted.LINE_BYTES // 2
 _VALUE_RULE = (
     f"a value must be a string of at most {_MOST_BYTES:,} bytes, a 64-bit integer, a float that is not NaN, or None"
@@ -451,7 +450,9 @@ class Catalog:
         """Raise SoftDatabaseError if tables or settings are not a catalog's of this version."""
         (version,) = self._execute("PRAGMA user_version").fetchone()
         if version > VERSION:
-            raise SoftDatabaseError(newer(self.path, version))
+            raise SoftDatabaseError(
+                f"{self.path}: was written by a newer uwaga: version {version}, this one reads {VERSION}"
+            )
         by_name = {
             name: (kind, sql)
             for kind, name, sql in self._execute("SELECT type, name, sql FROM sqlite_master")
@@ -466,10 +467,6 @@ class Catalog:
                     f"{self.path}: is not a soft database of version {VERSION}: the {kind} {printable(name)} is unexpected, missing or "
                     "different"
                 )
-        if unknown := {str(name) for (name,) in self._execute("SELECT name FROM settings")} - _SETTINGS:
-            raise SoftDatabaseError(
-                f"{self.path}: a soft database of version {VERSION} has no setting {printable(min(unknown)[:40])}"
-            )
 
 
 # Those of this process. A child leaves what its parent opened alone for ever: SQLite forbids to use and to close it there.

@@ -92,7 +92,7 @@ class SoftDatabase(StoredDatabase):
             value_width: E; None: the values are the keys, and are stored once.
             heads: H; a row has a key and a value for each.
             dtype: float32, bfloat16 or float16, of what is stored. Arithmetic is float32 and sums of blocks float64.
-            model: a name of the model that makes the keys; `append` rejects keys of another model.
+            model: a name of the model that makes the keys, such as `model_name` gives for `encoder_of`.
 
         Raises:
             ValueError: a size below 1, or another dtype.
@@ -236,8 +236,6 @@ class SoftDatabase(StoredDatabase):
         keys: Tensor,
         values: Tensor | None = None,
         records: Sequence[Mapping[str, Value | None]] | None = None,
-        *,
-        model: str | None = None,
     ) -> range:
         """Add rows and return their ids. All rows are on the disk when the call returns.
 
@@ -245,7 +243,6 @@ class SoftDatabase(StoredDatabase):
             keys: (n, D), or (n, H, D) with several heads, in float32 or the dtype of the database.
             values: (n, E), or (n, H, E); None if the values are the keys.
             records: a dictionary for each row, from names to strings, 64-bit integers and floats. None stands for no value.
-            model: the model that made the keys; an error if the database was created for another model.
 
         Raises:
             ShapeError, ValueError: sizes, dtypes or records that do not fit, numbers that are NaN or infinite, more rows than there
@@ -259,7 +256,7 @@ class SoftDatabase(StoredDatabase):
         value = None if values is None else self._checked_rows(values, self.schema.value_width, "values")
         if value is not None and len(value) != len(key):
             raise ShapeError(f"SoftDatabase.append: {len(key)} keys and {len(value)} values")
-        return self._append("keys", len(key), lambda ids: self._new(ids, key, value), records, model)
+        return self._append("keys", len(key), lambda ids: self._new(ids, key, value), records)
 
     def _checked_rows(self, rows: Tensor, width: int | None, name: str) -> Tensor:
         """Return rows (n, H, width) in the dtype of the database."""

@@ -200,20 +200,16 @@ def open_segment(folder: Path, entry: Entry, schema: StoreSchema) -> SegmentFile
     except CheckpointError as error:
         raise SoftDatabaseError(f"{place}: is damaged: {error}") from error
     written = file.metadata.get("format", "")
-    version = written.removeprefix(_FORMAT)
-    if version.isascii() and version.isdigit() and written != version and len(version) < 10 and int(version) > VERSION:
-        raise SoftDatabaseError(newer(place, int(version)))
     if written != f"{_FORMAT}{VERSION}":
-        raise SoftDatabaseError(f"{place}: is no segment: its format is {printable(written[:40]) or 'not said'}")
+        raise SoftDatabaseError(
+            f"{place}: has the format {printable(written[:40])!r}, and this uwaga reads {_FORMAT}{VERSION}"
+        )
     by_name = {name: (stored.shape, stored.dtype) for name, stored in file.stored.items()}
     tokens = by_name.get("keys", ((0,), ""))[0][0] if schema.tokens else 0
     expected = _expected(entry, schema, tokens)
-    if by_name != expected:
-        raise SoftDatabaseError(
-            f"{place}: has {_described(by_name)}, and the database describes {_described(expected)}"
-        )
-    if len(entry.checksums) != _DIGEST * (2 + _chunks(entry.rows, expected)):
-        raise SoftDatabaseError(f"{place}: the database has not one checksum for each part of the file")
+    checksums = _DIGEST * (2 + _chunks(entry.rows, expected))
+    if by_name != expected or len(entry.checksums) != checksums:
+        raise SoftDatabaseError(f"{place}: its tensors, or their checksums, are not those that the catalog describes")
     keys = file.get("keys")
     ids = file.get("ids").numpy() if "ids" in expected else None
     if ids is not None and not (ids[0] == entry.first_id and ids[-1] == entry.last_id and (np.diff(ids) > 0).all()):
@@ -298,10 +294,6 @@ def _expected(entry: Entry, schema: StoreSchema, tokens: int) -> dict[str, tuple
     return expected
 
 
-def _described(tensors: dict[str, tuple[tuple[int, ...], str]]) -> str:
-    return ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in sorted(tensors.items())) or "nothing"
-
-
 def _header_digest(path: Path) -> bytes:
     with untrusted.open_regular(path) as file:
         length = file.read(8)
@@ -317,8 +309,3 @@ def _digest(*tensors: Tensor) -> bytes:
 
 def _bytes(tensor: Tensor) -> memoryview:
     return tensor.contiguous().view(-1).view(torch.uint8).numpy().data
-
-
-def newer(place: object, version: int) -> str:
-    """Return the message for a file of a later version."""
-    return f"{place}: was written by a newer uwaga: version {version}, this one reads {VERSION}"

@@ -126,14 +126,11 @@ class StoredDatabase(ABC):
 
     def __repr__(self) -> str:
         name = type(self).__name__
-        if self._is_closed:
-            return f"{name}({str(self.path)!r}, closed)"
         try:
             rows = f"{len(self):,} rows"
         except SoftDatabaseError:
-            rows = "cannot be read"
-        settings = (f"{key}={value}" for key, value in catalog.settings(self.schema).items() if value is not None)
-        return f"{name}({str(self.path)!r}, {rows}, {', '.join(settings)})"
+            rows = "closed" if self._is_closed else "cannot be read"
+        return f"{name}({str(self.path)!r}, {rows})"
 
     def close(self) -> None:
         """Close the files; a second call has no effect."""
@@ -333,12 +330,9 @@ class StoredDatabase(ABC):
         count: int,
         new: Callable[[np.ndarray], list[NewRows]],
         records: Sequence[Mapping[str, Value | None]] | None,
-        model: str | None,
     ) -> range:
         """Add `count` rows, called `rows` in messages, which `new` makes from their ids. Raises as `append`."""
         place = f"{type(self).__name__}.append"
-        is_same = model is None or model == self.model
-        check(is_same, f"{place}: the {rows} were made by {model!r}, and {self.path} was created for {self.model!r}")
         if records is not None and (not isinstance(records, Sequence) or isinstance(records, str | bytes)):
             raise ValueError(f"{place}: records must be a list of dictionaries, not {short(records)}")
         if records is not None and len(records) != count:
@@ -416,11 +410,12 @@ class StoredDatabase(ABC):
                 checksum, which would be lost.
         """
         self._begin_writing()
-        before = sum(map(self._size, self._entries))
+        self._rows()  # raises for a segment that cannot be read
+        before = sum(segment.nbytes for segment in self._segments.values())
         for group in self._groups():
             self._rewrite(group)
         self.refresh()
-        return before - sum(map(self._size, self._entries))
+        return before - sum(segment.nbytes for segment in self._segments.values())
 
     def check(self) -> list[Damage]:
         """Return all damage of the database as it is now: compare every byte of every segment with its checksum, and let SQLite check
@@ -527,10 +522,10 @@ class StoredDatabase(ABC):
 
     def _groups(self) -> list[list[Entry]]:
         """Return the groups of neighbouring segments that `compact` joins, and the segments that have deleted rows."""
-        most = self._segment_rows() * self._row_bytes
+        most, sizes = self._segment_rows() * self._row_bytes, {file: x.nbytes for file, x in self._segments.items()}
         groups: list[list[Entry]] = []
         for entry in self._entries:
-            if groups and sum(map(self._size, [*groups[-1], entry])) <= most:
+            if groups and sum(sizes.get(part.file, 0) for part in [*groups[-1], entry]) <= most:
                 groups[-1].append(entry)
             else:
                 groups.append([entry])
@@ -555,13 +550,6 @@ class StoredDatabase(ABC):
                     self._catalog.remove_segment(entry)
         self.refresh()
         self._remove_unlisted()
-
-    def _size(self, entry: Entry) -> int:
-        """Return the bytes of keys and values of a segment. A segment of tokens that cannot be read counts as full,
-        since nothing says how many tokens it has."""
-        if (segment := self._segments.get(entry.file)) is not None:
-            return segment.nbytes
-        return SEGMENT_BYTES if self.has_tokens else entry.rows * self._row_bytes
 
 
 def dtype_name(dtype: object) -> str:

@@ -78,7 +78,7 @@ class TokenDatabase(StoredDatabase):
             path: the folder; it does not exist.
             width: D, the width of a vector.
             dtype: float32, bfloat16 or float16, of what is stored. Arithmetic is float32.
-            model: a name of the model that makes the vectors; `append` rejects vectors of another model.
+            model: a name of the model that makes the vectors, such as `model_name` gives for `encoder_of`.
 
         Raises:
             ValueError: a width below 1, or another dtype. SoftDatabaseError: the folder exists or cannot be written.
@@ -169,14 +169,12 @@ class TokenDatabase(StoredDatabase):
                 return _tokens(segment, rows).values
         raise ValueError(f"TokenDatabase.tokens: row {number} is not in {self.path}")
 
-    def append(
-        self, tokens: Ragged, records: Sequence[Mapping[str, Value | None]] | None = None, *, model: str | None = None
-    ) -> range:
+    def append(self, tokens: Ragged, records: Sequence[Mapping[str, Value | None]] | None = None) -> range:
         """Add rows and return their ids. All rows are on the disk when the call returns.
 
         Args:
             tokens: Ragged with values (N, D), a row for each text, in float32 or the dtype of the database.
-            records, model: as `SoftDatabase.append`.
+            records: as `SoftDatabase.append`.
 
         Raises:
             ShapeError, ValueError: sizes, dtypes or records that do not fit, a row without tokens, numbers that are NaN or infinite;
@@ -192,7 +190,7 @@ class TokenDatabase(StoredDatabase):
                 f"TokenDatabase.append: tokens of row {row} have an entry that is NaN or infinite in {self.schema.dtype}"
             )
         new = tokens.with_values(values)
-        return self._append("rows of tokens", len(tokens), lambda ids: self._new(ids, new), records, model)
+        return self._append("rows of tokens", len(tokens), lambda ids: self._new(ids, new), records)
 
     def _query(self, query: Ragged, method: str) -> Ragged:
         place = f"TokenDatabase.{method}: the query"
