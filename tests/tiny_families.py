@@ -33,7 +33,7 @@ LABELS = tuple(f"class {n}" for n in range(14))
 SMALL: dict[str, Any] = {
     "vocab_size": VOCABULARY, "d_model": 24, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4, "num_decoder_heads": 2,
     "num_kv_heads": 2, "d_k": 8, "d_ff": 64, "decoder_d_ff": 128, "embedding_size": 16, "type_vocab_size": 3, "norm_eps": 1e-3,
-    "max_position_embeddings": 40, "num_hidden_groups": 2, "inner_group_num": 2, "num_buckets": 8, "max_distance": 12,
+    "max_position_embeddings": 40, "num_buckets": 8, "max_distance": 12,
     "query_pre_attn_scalar": 20, "softcap": 2.0, "logit_softcap": 3.0, "band": 4, "pad_token_id": PADDING, "eos_token_ids": END,
     "decoder_start_token_id": PADDING,
 }  # fmt: skip
@@ -58,8 +58,7 @@ _ALBERT = {"num_hidden_layers": 3, "hidden_act": "relu"}
 # logits.
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "albert": {
-        "groups of one": {"num_hidden_groups": 3, "inner_group_num": 1, "embedding_size": 24, "class": "AlbertModel"},
-        "one group": {"num_hidden_groups": 1, **_ALBERT},
+        "as wide": {"embedding_size": 24, "class": "AlbertModel"},
         "untied": {"tie_word_embeddings": False, **_ALBERT},
     },
     "bert": {

@@ -22,7 +22,7 @@ from uwaga.models.families import family_of, model_types
 
 transformers = pytest.importorskip("transformers", minversion="5")
 
-_ROTARY = [kind for kind in model_types() if "rope_parameters" in family_of(kind, "").harmless]
+_ROTARY = [kind for kind in model_types() if "ropes" in family_of(kind, "").settings]
 _BY_LAYER_TYPE = ("gemma3_text", "modernbert")
 _KINDS = ("sliding_attention", "full_attention")
 _IDS = torch.randint(5, 40, (1, 40), generator=torch.Generator().manual_seed(2))

@@ -23,6 +23,7 @@ from torch import Tensor
 from uwaga import Ragged, watch
 from uwaga._base.errors import CheckpointError
 from uwaga.models import Transformer, config, generate, load, save
+from uwaga.models.checkpoints.config_json import ONLY
 from uwaga.models.checkpoints.load_save import of_transformers
 from uwaga.models.families import family_of, model_types
 from uwaga.models.families.family import File
@@ -419,11 +420,11 @@ def test_any_value_of_any_key_is_read_or_refused(kind: str) -> None:
 
 def test_a_value_that_is_not_computed_is_refused(kind: str) -> None:
     family = family_of(kind, WHERE)
-    for key, values in {**family.only, "quantization_config": (None,), "per_layer_config": (None,)}.items():
+    for key, values in (ONLY | family.only).items():
         other = next(value for value in (True, False, 7, "relative_key") if value not in values)
         with pytest.raises(CheckpointError) as caught:
             read_config(kind, {key: other})
-        if key not in family.keys and key not in family.reasons:
+        if key not in family.keys:
             allowed = " or ".join(map(repr, values))
             assert str(caught.value) == f"{WHERE}: {key} is {other!r}; only {allowed} is supported"
         assert str(caught.value).startswith(f"{WHERE}: {key} ")

@@ -30,7 +30,6 @@ class Config:
     - positions: `position_encoding`, `max_position_embeddings`, `sinusoid_layout`, `alibi_slopes`, `ropes`, `num_buckets`, `max_distance`
     - attention: `is_causal`, `windows`, `band`, `scale`, `scale_by_layer`, `softcap`, `qkv_bias`
     - layers: `activation`, `gated`, `feed_forward_bias`, `norm`, `norm_eps`, `norm_bias`
-    - layers that share weights: `num_hidden_groups`, `inner_group_num`
     - outputs: `outputs`, `labels`, `tie_word_embeddings`, `logit_softcap`, `scale_decoder_outputs`
     - head for logits: `head_activation`, `head_bias`, `lm_head_bias`
     - dropout: `dropout`, `embedding_dropout`, `attention_dropout`, `activation_dropout`, `classifier_dropout`
@@ -84,9 +83,7 @@ class Config:
     # For each layer: in a decoder, the last tokens that are seen, the token itself included; in an encoder, the tokens on each
     # side; None: all. (): all in all layers.
     windows: tuple[ModelSize | None, ...] = ()
-    # ALBERT's groups of layers that share weights; None: each layer has its own
-    num_hidden_groups: ModelSize | None = None
-    inner_group_num: ModelSize = 1  # the layers of such a group, which run one after another
+    shares_layers: Switch = False  # all layers have the same weights, as in ALBERT
     norm: Literal["post", "pre"] = "post"
     norm_type: Literal["layer", "rms", "zero_centered_rms"] = "layer"
     norm_eps: Positive = 1e-5
@@ -157,10 +154,8 @@ class Config:
             if (getattr(self, name) or 0) >= self.output_vocab_size:
                 yield f"{name} {getattr(self, name)} is not in the vocabulary of {self.output_vocab_size}"
         yield from self._broken_rules_of_positions(heads)
-        if self.num_hidden_groups is not None and self.num_hidden_groups > self.num_layers:
-            yield f"num_hidden_groups must be from 1 to num_layers {self.num_layers}, not {self.num_hidden_groups}"
-        if self.num_layers * self.inner_group_num > _MOST_SHARED and self.num_hidden_groups is not None:
-            yield f"num_layers {self.num_layers} times inner_group_num {self.inner_group_num} is more than {_MOST_SHARED} layers"
+        if self.shares_layers and self.num_layers > _MOST_SHARED:
+            yield f"num_layers {self.num_layers} is more than {_MOST_SHARED}, whose layers share weights"
 
     def _broken_rules_of_positions(self, heads: Set[int]) -> Iterator[str]:
         if self.position_encoding == "learned" and self.max_position_embeddings is None:
@@ -203,12 +198,3 @@ class Config:
         if most is None or not self.positions_after_padding:
             return most
         return most - (self.pad_token_id or 0) - 1
-
-    @cached_property
-    def layer_weights(self) -> tuple[int, ...]:
-        """For each layer that runs, the number of its weights: those of ALBERT share them by groups."""
-        if self.num_hidden_groups is None:
-            return tuple(range(self.num_layers))
-        share = self.num_layers / self.num_hidden_groups
-        groups = (int(n / share) for n in range(self.num_layers))
-        return tuple(group * self.inner_group_num + inner for group in groups for inner in range(self.inner_group_num))

@@ -101,7 +101,7 @@ class Transformer(Model):
         self.embeddings = Embeddings(config, config.vocab_size)
         second = config.decoder_vocab_size
         self.decoder_embeddings = None if second is None else Embeddings(config, second)
-        self.encoder = None if config.is_causal else Stack(config, len(config.layer_weights))
+        self.encoder = None if config.is_causal else Stack(config, config.num_layers)
         self.decoder: Stack | None = None
         if config.is_causal:
             self.decoder = Stack(config, config.num_layers)
@@ -554,7 +554,7 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(made(_spec_of(config, n, is_second=is_second)) for n in range(count))
         if not config.first_norm:
             self.layers[0].attention_norm = nn.Identity()
-        if config.num_hidden_groups is not None:
+        if config.shares_layers:
             _share_weights(self)
             self.register_load_state_dict_post_hook(_share_weights)
         self.norm = _norm_of(config, config.d_model) if config.norm == "pre" else None
@@ -624,10 +624,9 @@ class Stack(nn.Module):
 
 
 def _share_weights(stack: Stack, _: object = None) -> None:
-    """Give layers with one number in config.layer_weights the same parameters; after loading too, which may replace them."""
-    first: dict[int, nn.Module] = {}
-    for layer, number in zip(stack.layers, stack.config.layer_weights, strict=True):
-        for path, parameter in first.setdefault(number, layer).named_parameters():
+    """Give all layers the same parameters; after loading too, which may replace them."""
+    for layer in stack.layers:
+        for path, parameter in stack.layers[0].named_parameters():
             module, _, name = path.rpartition(".")
             setattr(layer.get_submodule(module), name, parameter)
 

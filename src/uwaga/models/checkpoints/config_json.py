@@ -46,9 +46,16 @@ _OURS = {
     "relative_attention_num_buckets": "num_buckets", "resid_pdrop": "dropout", "rms_norm_eps": "norm_eps",
     "scale_attn_by_inverse_layer_idx": "scale_by_layer",
 }  # fmt: skip
-# Keys that change what every model computes, and their only supported values.
-ONLY: dict[str, tuple[object, ...]] = {"per_layer_config": (None,), "quantization_config": (None,)}
-
+# Keys that change what a model computes, of one family or another, and their only supported values.
+ONLY: dict[str, tuple[object, ...]] = {
+    "add_cross_attention": (False,), "add_final_layer_norm": (False,), "extra_pos_embeddings": (0,), "is_decoder": (False,),
+    "is_encoder_decoder": (False,), "layer_norm_type": ("layer_norm", None), "logn_attention_scale": (False, None),
+    "lora_adaptations": ([], None), "moe_every_n_layers": (0, None), "normalize_before": (False,), "normalize_embedding": (False,),
+    "num_experts": (0, None), "per_layer_config": (None,), "pretraining_tp": (1, None), "pruned_heads": ({}, None),
+    "quantization_config": (None,), "rope_interleaved": (False,), "static_position_embeddings": (True,),
+}  # fmt: skip
+# Those of code in the directories of models.
+OWN_CODE = ("lora_adaptations", "moe_every_n_layers", "num_experts", "position_embedding_type")
 
 LOCAL, GLOBAL = LAYER_TYPES = ("sliding_attention", "full_attention")
 
@@ -139,12 +146,27 @@ def windows_of(types: Sequence[str], window: int | None, where: str) -> tuple[in
     return tuple(window if kind == LOCAL else None for kind in types)
 
 
-# Keys of every model that say how it was made, what to return, or how a tokenizer or a generation goes.
+# Keys that are read elsewhere, or say how a model was made, what to return, how a tokenizer or a generation goes, or what heads that are
+# not computed are like.
 HARMLESS = frozenset({
-    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "architectures", "attn_implementation",
-    "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id", "finetuning_task", "gradient_checkpointing",
-    "id2label", "initializer_factor", "initializer_range", "label2id", "language", "max_length", "model_type",
-    "name_or_path", "num_labels", "_num_labels", "output_attentions", "output_hidden_states", "output_past",
-    "pad_token_id", "problem_type", "return_dict", "sep_token_id", "task_specific_params", "tokenizer_class",
-    "torch_dtype", "torchscript", "transformers_version", "use_cache",
+    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "_num_labels", "_sliding_window_pattern", "activation_function",
+    "add_bias_logits", "architectures", "attn_implementation", "attn_pdrop", "auto_map", "bad_words_ids", "bos_token_id", "cache_implementation",
+    "causal", "chunk_size_feed_forward", "classif_dropout", "classifier_dropout", "classifier_pooling", "cls_token_id", "decoder_layerdrop",
+    "dense_act_fn", "dense_seq_output", "deterministic_flash_attn", "down_scale_factor", "dtype", "embd_pdrop", "encoder_layerdrop",
+    "eos_token_id", "finetuning_task", "forced_eos_token_id", "fused_bias_fc", "fused_dropout_add_ln", "gap_size",
+    "global_attn_every_n_layers", "global_rope_theta", "gradient_checkpointing", "head_dim", "hidden_act", "id2label", "init_std",
+    "initializer_cutoff_factor", "initializer_factor", "initializer_range", "is_gated_act", "is_llama_config", "label2id", "language",
+    "last_layer_subset", "layer_norm_eps", "layer_norm_epsilon", "layer_types", "layers_to_keep", "local_attention", "local_rope_theta",
+    "mask_token_id", "max_length", "max_position_embeddings", "max_trained_positions", "max_window_layers", "mlp_fc1_bias", "mlp_fc2_bias",
+    "model_type", "n_ctx", "n_embd", "n_head", "n_inner", "n_layer", "n_positions", "name_or_path", "net_structure_type", "num_beams",
+    "num_hidden_layers", "num_labels", "num_memory_blocks", "original_max_position_embeddings", "output_attentions", "output_hidden_states",
+    "output_past", "pad_token_id", "pad_vocab_size_multiple", "parallel_block", "partial_rotary_factor", "position_embedding_type", "prenorm",
+    "problem_type", "qa_dropout", "qkv_proj_bias", "reference_compile", "reorder_and_upcast_attn", "repad_logits_with_grad", "resid_pdrop",
+    "return_dict", "rope_local_base_freq", "rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", "rotary_emb_fraction",
+    "rotary_emb_interleaved", "rotary_emb_scale_base", "rotary_scaling_factor", "scale_attn_by_inverse_layer_idx", "scale_attn_weights",
+    "sep_token_id", "share_encoder_decoder_embeddings", "sinusoidal_pos_embds", "sliding_window", "sliding_window_pattern",
+    "sparse_pred_ignore_index", "sparse_prediction", "summary_activation", "summary_first_dropout", "summary_last_dropout",
+    "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params", "tie_weights_", "tokenizer_class", "torch_dtype",
+    "torchscript", "transformers.js_config", "transformers_version", "use_cache", "use_flash_attn", "use_rms_norm", "use_sliding_window",
+    "use_xentropy",
 })  # fmt: skip

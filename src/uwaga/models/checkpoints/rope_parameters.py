@@ -12,9 +12,6 @@ from uwaga.models.checkpoints.config_json import ModelSize, setting
 from uwaga.nn.rotary_scaling import RotaryScaling
 
 _LENGTH = "original_max_position_embeddings"
-# Keys of config.json that `read_by_layer_type` reads in addition to the bases, and keys that `read` reads.
-KEYS_BY_LAYER_TYPE = frozenset(["partial_rotary_factor", "rope_parameters", "rope_scaling"])
-KEYS = KEYS_BY_LAYER_TYPE | {_LENGTH, "rope_theta"}
 _YARN = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate")
 # The keys of each type, without the base and the type: those that it needs, and those that it may have.
 _OWN_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

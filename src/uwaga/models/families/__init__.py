@@ -5,7 +5,8 @@ A new model type is a new table. Loading, saving and generation need no other co
 1. Write NAME.py in this folder with FAMILIES = {"the_model_type": Family(...)}. Start from a related table by `dataclasses.replace`.
 2. Put the keys of config.json and the defaults of transformers into `keys`, such as keys(hidden_size=768), and settings that all models of
    the type share into `fixed`.
-3. Put keys that `Transformer` does not compute into `only`, with the values that change nothing, and keys without effect into `harmless`.
+3. Put keys that `Transformer` does not compute into `only`, with the values that change nothing, and keys without effect into
+   `config_json.HARMLESS`.
 4. Map the modules of transformers to the modules of `Transformer` in `names`.
 5. List the classes of transformers with their outputs in `architectures`, the class without a head first.
 6. If a key is more than another name of a setting, compute the setting in `settle` and write the key in `write`.

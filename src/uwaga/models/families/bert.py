@@ -17,11 +17,6 @@ from uwaga.models.families.family import Draw, Family, File, classes, post_norm_
 _Classes = Annotated[Integer, Ge(1), Le(2**16)]
 # Of the architecture that ColBERT's own code writes (Khattab and Zaharia 2020): a BertModel and this weight.
 COLBERT = "HF_ColBERT"
-# Of files with model_type bert or xlm-roberta: models with code in their own directory.
-_OWN_CODE = {
-    "position_embedding_type alibi": "this is a Jina v2, whose code is in its own directory; transformers has no class to compare with, so uwaga does not read it",
-    "position_embedding_type rotary": "this is a Jina v3 or GTE with code in its own directory; models of transformers have the model_type jina_embeddings_v3 or gte",
-}
 HEADS = {
     "Model": (), "ForMaskedLM": ("logits",), "ForSequenceClassification": ("sequence",), "ForTokenClassification": ("tokens",),
 }  # fmt: skip
@@ -90,13 +85,7 @@ BERT = Family(
     fixed={"position_encoding": "learned", "embedding_norm": True, "lm_head_bias": True},
     extra=("labels",),
     outputs=("pooled",),
-    only={
-        "position_embedding_type": ("absolute", None), "is_decoder": (False,), "add_cross_attention": (False,),
-        "is_encoder_decoder": (False,), "pruned_heads": ({}, None),
-    },
-    reasons=_OWN_CODE,
-    # DistilBERT's initialisation of positions, and settings of heads that are not implemented.
-    harmless=("sinusoidal_pos_embds", "qa_dropout", "tie_weights_"),
+    only={"position_embedding_type": ("absolute", None)},
     names=BODY | {
         "cls.predictions.transform.dense": "lm_head.dense",
         "cls.predictions.transform.LayerNorm": "lm_head.norm",

@@ -1,5 +1,5 @@
-"""ELECTRA (Clark et al. 2020) and ALBERT (Lan et al. 2020), whose embeddings are narrower than the model. ALBERT's layers share weights by
-groups (`Config.layer_weights`)."""
+"""ELECTRA (Clark et al. 2020) and ALBERT (Lan et al. 2020), whose embeddings are narrower than the model. ALBERT's layers share
+their weights."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,11 +9,6 @@ from uwaga.models.configuration import Config
 from uwaga.models.families import bert
 from uwaga.models.families.family import File, classes, post_norm_layers
 
-# Of heads of ELECTRA that are not implemented, and of ALBERT's first code, which nothing reads.
-_HARMLESS = (
-    "summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout", "down_scale_factor", "gap_size",
-    "layers_to_keep", "net_structure_type", "num_memory_blocks",
-)  # fmt: skip
 _REPLACED = "of the head that says whether a token was replaced, which is not computed"
 _ORDER = "of the head that says which of two sentences is first, which is not computed"
 
@@ -30,7 +25,6 @@ _ELECTRA = replace(
     ),
     fixed=bert.BERT.fixed | {"head_activation": "gelu", "classifier": "gelu"},
     outputs=(),
-    harmless=_HARMLESS,
     names=bert.BODY | {
         "embeddings_project": "embeddings.projection",
         "generator_predictions.dense": "lm_head.dense",
@@ -52,30 +46,32 @@ _ALBERT_LAYER = "attention.query attention.key attention.value attention.dense a
 
 
 def _albert_names(config: Config) -> dict[str, str]:
-    names = bert.EMBEDDINGS | bert.TYPES | {"encoder.embedding_hidden_mapping_in": "embeddings.projection"}
-    for number in sorted(set(config.layer_weights)):
-        group, inner = divmod(number, config.inner_group_num)
-        sharing = "|".join(str(n) for n, weights in enumerate(config.layer_weights) if weights == number)
-        there = f"encoder.albert_layer_groups.{group}.albert_layers.{inner}"
-        names |= post_norm_layers(there, _ALBERT_LAYER, f"encoder.layers.({sharing})", mark="=")
-    return names | {
-        "pooler": "pooler.dense",
-        "predictions.dense": "lm_head.dense",
-        "predictions.LayerNorm": "lm_head.norm",
-        "classifier": "sequence.output/tokens.output",
-    }
+    sharing = "|".join(map(str, range(config.num_layers)))
+    there = "encoder.albert_layer_groups.0.albert_layers.0"
+    return (
+        bert.EMBEDDINGS
+        | bert.TYPES
+        | post_norm_layers(there, _ALBERT_LAYER, f"encoder.layers.({sharing})", mark="=")
+        | {
+            "encoder.embedding_hidden_mapping_in": "embeddings.projection",
+            "pooler": "pooler.dense",
+            "predictions.dense": "lm_head.dense",
+            "predictions.LayerNorm": "lm_head.norm",
+            "classifier": "sequence.output/tokens.output",
+        }
+    )
 
 
 _ALBERT = replace(
     bert.BERT,
     keys=bert.COMMON_KEYS | keys(
         vocab_size=30000, embedding_size=Key("embedding_size", 128, ModelSize), hidden_size=4096, num_hidden_layers=12,
-        num_hidden_groups=Key("num_hidden_groups", 1, ModelSize), inner_group_num=1, num_attention_heads=64, intermediate_size=16384,
+        num_attention_heads=64, intermediate_size=16384,
         type_vocab_size=2, hidden_act="gelu_new", layer_norm_eps=1e-12, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
         classifier_dropout_prob=0.1,
     ),
-    fixed=bert.BERT.fixed | {"projects_embeddings": True},
-    harmless=_HARMLESS,
+    fixed=bert.BERT.fixed | {"projects_embeddings": True, "shares_layers": True},
+    only=bert.BERT.only | {"num_hidden_groups": (1,), "inner_group_num": (1,)},
     names=_albert_names,
     prefix="albert.",
     logits=("predictions.decoder", "predictions.bias"),

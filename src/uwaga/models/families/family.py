@@ -59,9 +59,7 @@ class Family:
         fixed: settings that all its models have.
         extra: settings in addition to those of `keys` that a Python caller or a training may give.
         outputs: of a model that is made without a file.
-        only: the supported values of further keys, which may be absent; another would change what is computed.
-        harmless: keys without effect here, in addition to `config_json.HARMLESS`.
-        reasons: why a key of `only` is rejected with other values, or "key value" with this one, if transformers would compute something else.
+        only: the supported values of further keys, in addition to `config_json.ONLY`; another would change what is computed.
         names: their modules -> ours, or a function of the config that returns these. `{n}` counts layers, `{stack}` is "encoder" or "decoder".
             "attention.(query|key|value)": three of ours in one of theirs. After ours, "^": the weight is transposed, "=": layers share it,
             "~": it has a dimension of 1 before its own. Between two of ours, "/": whichever the model has. What it lacks is left out.
@@ -85,8 +83,6 @@ class Family:
     extra: Collection[str] = ()
     outputs: tuple[str, ...] = ()
     only: dict[str, tuple[object, ...]] = field(default_factory=dict)
-    harmless: Collection[str] = ()
-    reasons: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] | Callable[[Config], Mapping[str, str]]
     prefix: str = ""
     old_prefixes: tuple[str, ...] = ()
@@ -151,17 +147,17 @@ class Family:
         config, only = file.config, config_json.ONLY | self.only
         for name, values in only.items():
             if name in config and config[name] not in values:
-                why = self.reasons.get(f"{name} {config[name]}", self.reasons.get(name))
-                rest = f": {why}" if why else f"; only {' or '.join(map(repr, values))} is supported"
-                refused = OwnCodeError if why else CheckpointError
-                raise refused(f"{file.where}: {name} is {printable(repr(config[name]))}{rest}")
+                # Of code in the model's directory: transformers would compute something else.
+                refused = OwnCodeError if name in config_json.OWN_CODE else CheckpointError
+                supported = " or ".join(map(repr, values))
+                raise refused(f"{file.where}: {name} is {printable(repr(config[name]))}; only {supported} is supported")
         seconds = self.second_names
         for second, first in seconds.items():
             expected = config.get(first, self.keys[first].default)
             if config.get(second, expected) != expected:
                 rule = f"{second} is another name of {first}, which is {expected!r}"
                 raise CheckpointError(f"{file.where}: {rule}, not {printable(repr(config[second]))}: remove one")
-        known = self.keys.keys() | only.keys() | set(self.harmless) | seconds.keys() | config_json.HARMLESS
+        known = self.keys.keys() | only.keys() | seconds.keys() | config_json.HARMLESS
         if file.names is not None and (unknown := config.keys() - known):
             names = ", ".join(sorted(map(printable, unknown)))
             warnings.warn(f"{file.where} has unknown keys, which have no effect: {names}")
@@ -230,7 +226,7 @@ class Family:
         """Return the table of a model with this configuration, whose state dict is `ours`."""
         left, rows = dict(ours), list[WeightMapping]()
         stack = "decoder" if config.is_causal else "encoder"
-        layers = range(max(len(config.layer_weights), config.num_decoder_layers))
+        layers = range(max(config.num_layers, config.num_decoder_layers))
         for theirs, text in self._named(config).items():
             for n in layers if "{n}" in theirs else (0,):
                 there, here = (x.replace("{n}", str(n)).replace("{stack}", stack) for x in (theirs, text))

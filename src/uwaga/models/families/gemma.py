@@ -23,8 +23,6 @@ _GEMMA3_KEYS = without(_GEMMA2_KEYS, "attn_logit_softcapping") | keys(
     final_logit_softcapping=None,
     use_bidirectional_attention=Key("bidirectional", False, Switch | None),
 )
-# Keys that are read below.
-_LAYERS = rope_parameters.KEYS | {"layer_types", "rope_local_base_freq", "sliding_window", "sliding_window_pattern"}
 _BASES = {GLOBAL: ("rope_theta", 1e6), LOCAL: ("rope_local_base_freq", 10000.0)}  # of Gemma 3
 
 
@@ -69,9 +67,6 @@ _GEMMA2 = replace(
         "scale_embedding": True, "rounds_scale": True,
     },
     extra=("is_causal", "ropes", "scale", "windows"),
-    only=LLAMA.only,
-    # transformers reads layer_types and sliding_window_pattern in place of the first, and hidden_activation in place of the last.
-    harmless=_LAYERS | {"_sliding_window_pattern", "cache_implementation", "hidden_act"},
     names={theirs: ours for theirs, ours in NAMES.items() if "layernorm" not in theirs} | layers(
         "layers.{n}", "{stack}.layers.{n}", {
             "input_layernorm": "attention_norm",

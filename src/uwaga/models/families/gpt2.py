@@ -58,12 +58,7 @@ _GPT2 = Family(
     fixed={"is_causal": True, "norm": "pre", "position_encoding": "learned"},
     extra=("band", "scale"),
     outputs=("logits",),
-    only={"add_cross_attention": (False,), "is_causal": (True,), "is_encoder_decoder": (False,), "pruned_heads": ({}, None)},
-    # Of a head that is not implemented; of the precision of scores, which is float32 here; and n_positions by its old name.
-    harmless=(
-        "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
-        "reorder_and_upcast_attn", "n_ctx",
-    ),
+    only={"is_causal": (True,)},
     names={
         "wte": "embeddings.token_embedding",
         "wpe": "embeddings.positions",

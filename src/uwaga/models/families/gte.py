@@ -25,11 +25,6 @@ _JINA_KEYS = bert.BERT_KEYS | keys(
     vocab_size=250002, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, head_dim=None, intermediate_size=4096,
     max_position_embeddings=8194, type_vocab_size=Key("type_vocab_size", 1, ModelSize), layer_norm_eps=1e-5, pad_token_id=1,
 )  # fmt: skip
-# Keys of the authors' own code, whose other values change what it computes.
-_ONLY: dict[str, tuple[object, ...]] = {
-    "num_experts": (0, None), "moe_every_n_layers": (0, None), "lora_adaptations": ([], None), "layer_norm_type": ("layer_norm", None),
-    "position_embedding_type": ("absolute", "rope", "rotary", None), "logn_attention_scale": (False, None),
-}  # fmt: skip
 # transformers reads no size of a NomicBERT from the keys of its authors' code, and takes its defaults: those of v1.5, which say this.
 _NOMIC_OWN: dict[str, tuple[object, ...]] = {
     "n_embd": (768,), "n_head": (12,), "n_inner": (3072,), "n_layer": (12,), "activation_function": ("swiglu",), "causal": (False,),
@@ -37,15 +32,6 @@ _NOMIC_OWN: dict[str, tuple[object, ...]] = {
     "qkv_proj_bias": (False,), "mlp_fc1_bias": (False,), "mlp_fc2_bias": (False,), "rotary_emb_base": (1000,),
     "rotary_emb_fraction": (1.0,), "rotary_emb_interleaved": (False,), "rotary_emb_scale_base": (None,), "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
-}  # fmt: skip
-_EXPERTS = "a mixture of experts, which is not computed"
-_OWN_CODE = "of the authors' own code; saved by a class of transformers 5, the model has the keys that are read here"
-_REASONS = {"num_experts": _EXPERTS, "moe_every_n_layers": _EXPERTS, "lora_adaptations": _OWN_CODE}
-_HARMLESS = {
-    *_NOMIC_OWN, "attn_pdrop", "auto_map", "dense_seq_output", "embd_pdrop", "fused_bias_fc", "fused_dropout_add_ln", "last_layer_subset",
-    "max_trained_positions", "n_positions", "pad_vocab_size_multiple", "reorder_and_upcast_attn", "resid_pdrop", "rotary_scaling_factor",
-    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "use_flash_attn",
-    "use_xentropy",
 }  # fmt: skip
 
 
@@ -72,9 +58,7 @@ _NAMES = without(bert.EMBEDDINGS, "embeddings.position_embeddings") | bert.TYPES
 _GTE = replace(
     bert.BERT,
     extra=("labels", "ropes"),
-    only=bert.BERT.only | _ONLY,
-    reasons=_REASONS,
-    harmless=_HARMLESS | rope_parameters.KEYS,
+    only={"position_embedding_type": ("absolute", "rope", "rotary", None)},
     unread=bert.UNREAD,
 )
 

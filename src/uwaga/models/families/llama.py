@@ -25,8 +25,6 @@ _QWEN2_KEYS = _MISTRAL_KEYS | keys(
     max_position_embeddings=32768, eos_token_id=None,
 )  # fmt: skip
 _QWEN3_KEYS = _QWEN2_KEYS | keys(head_dim=Key("d_k", 128, ModelSize | None), attention_bias=False)
-# Keys that are read below.
-_LAYERS = rope_parameters.KEYS | {"layer_types", "max_window_layers", "sliding_window", "use_sliding_window"}
 ATTENTION = {f"self_attn.{name[0]}_proj": f"attention.{name}" for name in ("query", "key", "value", "output")}
 NAMES = {
     "embed_tokens": "embeddings.token_embedding",
@@ -81,12 +79,7 @@ LLAMA = Family(
     fixed={"is_causal": True, "norm": "pre", "norm_type": "rms", "gated": True},
     extra=("ropes", "windows"),
     outputs=("logits",),
-    only={
-        "add_cross_attention": (False,), "is_causal": (True,), "is_encoder_decoder": (False,), "rope_interleaved": (False,),
-        "pretraining_tp": (1, None), "use_bidirectional_attention": (False, None),
-    },
-    # Settings of the classifiers of EuroBERT, and what SmolLM says of itself.
-    harmless=_LAYERS | {"classifier_pooling", "is_llama_config", "mask_token_id", "transformers.js_config"},
+    only={"is_causal": (True,), "use_bidirectional_attention": (False, None)},
     names=NAMES,
     prefix="model.",
     logits=("lm_head", "lm_head.bias"),

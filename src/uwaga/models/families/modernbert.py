@@ -15,10 +15,6 @@ _KEYS = keys(
     max_position_embeddings=8192, norm_eps=1e-5, norm_bias=False, attention_bias=False, mlp_bias=False, embedding_dropout=0.0,
     mlp_dropout=0.0, tie_word_embeddings=True, pad_token_id=50283, classifier_activation="gelu", classifier_bias=False, decoder_bias=True,
 )  # fmt: skip
-# Keys that are read below.
-_LAYERS = rope_parameters.KEYS_BY_LAYER_TYPE | {
-    "global_attn_every_n_layers", "global_rope_theta", "layer_types", "local_attention", "local_rope_theta", "sliding_window"
-}  # fmt: skip
 _BASES = {GLOBAL: ("global_rope_theta", 160000.0), LOCAL: ("local_rope_theta", 10000.0)}
 
 
@@ -51,12 +47,7 @@ _MODERNBERT = Family(
     fixed={"norm": "pre", "gated": True, "embedding_norm": True, "first_norm": False},
     extra=("ropes", "windows"),
     outputs=("logits",),
-    only={"attention_dropout": (0.0,), "is_encoder_decoder": (False,)},  # the first: of the output of attention too, in training
-    # Its initialisation and heads, and settings of the checkpoint's own code.
-    harmless=_LAYERS | {
-        "classifier_dropout", "classifier_pooling", "cls_token_id", "deterministic_flash_attn", "head_dim", "initializer_cutoff_factor", "layer_norm_eps", "position_embedding_type", "reference_compile",
-        "repad_logits_with_grad", "sparse_pred_ignore_index", "sparse_prediction",
-    },
+    only={"attention_dropout": (0.0,)},  # of the output of attention too, in training
     names={
         "embeddings.tok_embeddings": "embeddings.token_embedding",
         "embeddings.norm": "embeddings.norm",

@@ -107,9 +107,7 @@ _T5 = Family(
     },
     extra=("activation", "gated"),
     outputs=("logits",),
-    only={"is_causal": (True,), "is_decoder": (False,)},
-    # Derived from feed_forward_proj, of heads that are not implemented, and the context length of pre-training.
-    harmless=("dense_act_fn", "is_gated_act", "is_encoder_decoder", "classifier_dropout", "n_positions"),
+    only={"is_causal": (True,), "is_encoder_decoder": (True, False)},
     names=_names,
     logits=("lm_head", "lm_head.bias"),
     architectures=classes("T5", {"EncoderModel": (), "ForConditionalGeneration": ("logits",)}),

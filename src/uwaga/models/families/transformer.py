@@ -136,17 +136,7 @@ FAMILIES = {
         _UWAGA,
         keys=_KEYS,
         fixed=_MARIAN,
-        # The first five are of models related to Marian.
-        only={
-            "normalize_before": (False,), "normalize_embedding": (False,), "add_final_layer_norm": (False,),
-            "static_position_embeddings": (True,), "extra_pos_embeddings": (0,), "tie_word_embeddings": (True,), "is_causal": (True,),
-            "is_decoder": (False,), "is_encoder_decoder": (True,),
-        },
-        # The length of the position table, initialisation, training, and defaults of generation.
-        harmless=[
-            "max_position_embeddings", "num_hidden_layers", "init_std", "encoder_layerdrop", "decoder_layerdrop", "add_bias_logits",
-            "classif_dropout", "classifier_dropout", "share_encoder_decoder_embeddings", "forced_eos_token_id", "bad_words_ids", "num_beams",
-        ],
+        only={"tie_word_embeddings": (True,), "is_causal": (True,), "is_encoder_decoder": (True,)},
         architectures={"MarianMTModel": ("logits",)},
         tokenizer="MarianTokenizer",
         settle=_settle_marian,
