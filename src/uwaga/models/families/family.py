@@ -157,8 +157,8 @@ class Family:
             if config.get(second, expected) != expected:
                 rule = f"{second} is another name of {first}, which is {expected!r}"
                 raise CheckpointError(f"{file.where}: {rule}, not {printable(repr(config[second]))}: remove one")
-        known = self.keys.keys() | only.keys() | seconds.keys() | config_json.HARMLESS
-        if file.names is not None and (unknown := config.keys() - known):
+        read = self.keys.keys() | only.keys() | seconds.keys() | config_json.HARMLESS
+        if file.names is not None and (unknown := config.keys() - read):
             names = ", ".join(sorted(map(printable, unknown)))
             warnings.warn(f"{file.where} has unknown keys, which have no effect: {names}")
 
