@@ -333,11 +333,14 @@ def digest_of(key: str) -> bytes:
 
 
 def read_keys(path: Path) -> frozenset[bytes]:
-    """Return the digests of the keys in a file, one key per line. Raises DataError and OSError.
+    """Return the digests of the keys in a file, one key per line. Raises DataError.
 
     Empty lines and lines that begin with # are ignored.
     """
-    lines = [line.strip() for line in untrusted.read_file(path, _KEYS_BYTES).split(b"\n")]
+    try:
+        lines = [line.strip() for line in untrusted.read_file(path, _KEYS_BYTES).split(b"\n")]
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
     keys = [line for line in lines if line and not line.startswith(b"#")]
     if not keys or not all(len(key) >= _MIN_KEY and all(0x21 <= byte <= 0x7E for byte in key) for key in keys):
         rule = f"a key of at least {_MIN_KEY} characters in each line, all visible ASCII without spaces"
