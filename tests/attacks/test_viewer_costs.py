@@ -4,18 +4,14 @@ Times are counted in the steps that a service takes, since a clock also measures
 """
 
 import gc
-import threading
-import time
 import weakref
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from waiting import HANG
 
 import uwaga
-from uwaga.viewer.messages import Reply, RequestError
+from uwaga.viewer.messages import Reply
 from uwaga.viewer.queries.heads import HeadView
 from uwaga.viewer.request_table import Handler
 from uwaga.viewer.service import TABLE, ViewService
@@ -38,13 +34,6 @@ def service_of(tokens: list[str], heads: int = 1) -> ViewService:
     torch.manual_seed(0)
     maps = {("encoder", 0): uwaga.AttentionMap(*torch.randn(2, heads, len(tokens), 4))}
     return ViewService(View.of(Maps(maps, tokens=tokens)))
-
-
-def test_few_columns_of_all_rows_are_still_all_rows(long_service: ViewService) -> None:
-    with pytest.raises(RequestError) as caught:
-        long_service.answer({"request": "weights", **WHERE, "rows": [0, LONG], "columns": [0, 10]})
-    rule = "weights: 100000 rows exceed the limit of work per request: each row is normalised over all keys; request fewer rows"
-    assert str(caught.value) == rule
 
 
 def test_a_text_without_spaces_is_no_word_of_a_hundred_thousand_tokens(long_service: ViewService) -> None:
@@ -124,27 +113,3 @@ def test_a_token_of_a_million_letters_is_shortened() -> None:
 
 def _axis() -> dict[str, object]:
     return {"side": "0", "stack": "encoder", "merge": "tokens", "specials": "show"}
-
-
-@pytest.mark.usefixtures("one_step")
-def test_a_block_in_steps_leaves_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a block of ten steps, another thread is answered in the pause after each."""
-    monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", 1)
-    service = service_of(["a"] * 10)
-    answered: list[Reply] = []
-
-    def pause(seconds: float) -> None:
-        other = threading.Thread(target=lambda: answered.append(service.answer({"request": "about"})), daemon=True)
-        other.start()
-        other.join(HANG)
-        assert not other.is_alive()
-
-    clock = SimpleNamespace(monotonic=time.monotonic, sleep=pause)
-    monkeypatch.setattr("uwaga.viewer.queries.result.time", clock)
-    request = {"request": "weights", **WHERE, "rows": [0, 10], "columns": [0, 10]}
-    result = service.answer(request).arrays[0]
-    assert len(answered) == 10
-    np.testing.assert_allclose(result.sum(1), 1, rtol=1e-5)
-    service.close()
-    with pytest.raises(RequestError, match=r"^the view is closed$"):
-        service.answer(request)

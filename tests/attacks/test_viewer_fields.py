@@ -54,7 +54,6 @@ VALID: Mapping[str, dict[str, Any]] = {
     "picture": {},
     "statistics": LAYER,
     "labels": {**LAYER, "merge": "tokens", "specials": "show"},
-    "weights": {**HEAD, "rows": [0, 1], "columns": [0, 2]},
     "why": {**HEAD, "query": 0, "key": 0, "than": 1},
     "predictions": {"side": "0", "first": 0, "count": 1},
     "run": {"text": "cat", "second": None, "target": "K AE", "edits": EDITS, "long": "first"},

@@ -22,7 +22,6 @@ MapKind = Literal["encoder", "decoder", "cross"]
 Merge = Literal["tokens", "words"]
 Specials = Literal["show", "hide"]
 Pooling = Literal["sum", "max"]
-Pair = Annotated[tuple[Integer, Integer], Words("a pair [a, b] of whole numbers")]
 Language = Annotated[Literal["en", "pl", "pt", "ja", "zh"], Words(f"one of {', '.join(LANGUAGES)}")]
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -111,10 +111,8 @@ def test_every_query_agrees_with_the_dense_matrix(data: st.DataObject) -> None:
 def check(service: ViewService, where: dict[str, object], expected: NDArray[np.float64], data: st.DataObject) -> None:
     queries, keys = expected.shape
     near = {"rtol": 2e-4, "atol": 2e-6}
-    whole = {"rows": [0, queries], "columns": [0, keys]}
     tile = {"request": "tile", **where, "row": 0, "column": 0}
     np.testing.assert_allclose(complete(service, **tile, pooling="sum", level=0).arrays[0], expected, **near)
-    np.testing.assert_allclose(service.answer({"request": "weights", **where, **whole}).arrays[0], expected, **near)
     i, j = data.draw(st.integers(0, queries - 1)), data.draw(st.integers(0, keys - 1))
     np.testing.assert_allclose(service.answer({"request": "row", **where, "query": i}).arrays[0], expected[i], **near)
     np.testing.assert_allclose(complete(service, request="column", **where, key=j).arrays[0], expected[:, j], **near)

@@ -1,4 +1,4 @@
-"""Weights, rows, columns, entries and sums over spans, compared with the map."""
+"""Rows, columns, entries and sums over spans, compared with the map."""
 
 import numpy as np
 import pytest
@@ -9,13 +9,10 @@ from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, View
 
 
-def test_entries_rows_columns_and_rectangles_are_bit_identical_to_the_map(service: ViewService, maps, where) -> None:
+def test_entries_rows_and_columns_are_bit_identical_to_the_map(service: ViewService, maps, where) -> None:
     m = maps["encoder", 0]
     assert np.array_equal(service.answer({"request": "row", **where, "query": 4}).arrays[0], m[0, 1, 4, :])
     assert np.array_equal(service.answer({"request": "column", **where, "key": 2}).arrays[0], m[0, 1, :, 2])
-    assert np.array_equal(
-        service.answer({"request": "weights", **where, "rows": [2, 5], "columns": [1, 11]}).arrays[0], m[0, 1, 2:5, 1:]
-    )
     result = service.answer({"request": "entry", **where, "query": 4, "key": 2}).meta
     assert result["weight"] == float(m[0, 1, 4, 2])
     assert result["score"] == float(m.scores[0, 1, 4, 2])

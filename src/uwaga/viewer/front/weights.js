@@ -63,7 +63,7 @@ export class WeightsReader {
   }
 }
 
-// Weights from the tiles of a saved page.
+// Weights from tiles: the exact ones of a served page, the finest that a saved one has.
 
 /**
  * @typedef {object} SavedCells
@@ -74,7 +74,7 @@ export class WeightsReader {
 const savedTileSide = 256; // side of a tile in cells
 
 /**
- * Reads the finest level of which the saved page holds all tiles that are needed.
+ * Reads the finest level of which all tiles that are needed can be had.
  * @param {App} app @param {Where} where @param {{queries: number, keys: number}} sizes
  * @param {Range} rows  queries that are needed
  * @param {Range} columns  keys that are needed

@@ -17,15 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from uwaga._base.options import Integer
-from uwaga.viewer.messages import Reply, RequestError
+from uwaga.viewer.messages import Reply
 from uwaga.viewer.queries.heads import HeadView
 from uwaga.viewer.queries.result import Computation, ViewResult
 from uwaga.viewer.request_table import Pooling, Shown, in_range, request
 
 TILE = 256  # cells of a tile along an axis
 OVERVIEW = 64  # cells of an overview along an axis
-_MAX_WEIGHTS = 1 << 20  # of one rectangle
-_MAX_COST = 1 << 31  # of the rows of a rectangle, in weights of plain attention: a few seconds
 _NO_SAMPLE = 1 << 26  # a raster of a lower cost is computed exactly at once
 _SAMPLES = 8  # sampled queries of each range
 _SAMPLE_SHARE = 0.2  # the value of `complete` once all samples are taken
@@ -193,7 +191,7 @@ def _van_der_corput(turn: int) -> float:
     return result
 
 
-def weight_block(
+def _weight_block(
     head_view: HeadView,
     rows: tuple[int, int],
     columns: tuple[int, int],
@@ -202,17 +200,9 @@ def weight_block(
     """Read a rectangle of exact weights from its first row on; NaN is not known yet.
 
     reply: of the weights and the completed fraction.
-
-    Raises:
-        RequestError: too many weights, or rows that take too long.
     """
     first, last = rows
     shape = last - first, columns[1] - columns[0]
-    if shape[0] * shape[1] > _MAX_WEIGHTS:
-        raise RequestError(f"{shape[0] * shape[1]} weights exceed the limit of {_MAX_WEIGHTS} per request")
-    if head_view.cost[last] - head_view.cost[first] > _MAX_COST:
-        rule = f"{shape[0]} rows exceed the limit of work per request"
-        raise RequestError(f"{rule}: each row is normalised over all keys; request fewer rows")
     weights = np.full(shape, np.nan, np.float32)
 
     def work() -> Iterator[float]:
@@ -277,7 +267,7 @@ def tile(
 
     if level == 0:
         block, across = ((int(edges[0]), int(edges[-1])) for edges in (rows, columns))
-        return weight_block(head_view, block, across, reply)
+        return _weight_block(head_view, block, across, reply)
     raster = ProgressiveRaster(head_view, rows, columns, pooling)
 
     def work() -> Iterator[float]:

@@ -71,8 +71,6 @@ class ViewResult:
 
     def answer(self, handler: Handler, arguments: Mapping[str, Any]) -> Reply:
         """Return the reply to a request. Raises RequestError."""
-        if handler.in_steps and handler.lane == "long":
-            return self._finish(handler, arguments)
         with self.lock if handler.lane == "short" and handler.reads_maps else nullcontext():
             self._check_open()
             if handler.in_steps:
@@ -107,15 +105,3 @@ class ViewResult:
         while self._cached_bytes > _MAX_CACHED_BYTES and len(self._cached) > 1:
             self._cached_bytes -= self._cached.pop(next(iter(self._cached)))[1]
         return reply
-
-    def _finish(self, handler: Handler, arguments: Mapping[str, Any]) -> Reply:
-        """Compute all, with the lock for each step, so that other requests are answered in between."""
-        with self.lock:
-            self._check_open()
-            work: Computation = handler.function(self, **arguments)
-        while work.complete < 1:
-            self._check_open()
-            with self.lock:
-                work.advance(time.monotonic() + _TIME_BUDGET)
-            time.sleep(0.001)  # locks are not fair: without a pause this thread would take it again at once
-        return work.reply()

@@ -1,4 +1,4 @@
-"""Exact weights of one head: an entry, a row, a column, and a rectangle.
+"""Exact weights of one head: an entry, a row, and a column.
 
 Letters: Q queries, K keys.
 """
@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from uwaga._base.options import Integer
 from uwaga.viewer.messages import Reply, RequestError, finite
 from uwaga.viewer.queries.heads import HeadView
-from uwaga.viewer.queries.raster import weight_block
 from uwaga.viewer.queries.result import Computation, ViewResult
-from uwaga.viewer.request_table import Layer, Pair, Shown, in_range, invalid, request
+from uwaga.viewer.request_table import Layer, Shown, in_range, request
 
 MAX_OF_HEADS = 1 << 24  # weights of a token in every head: 64 MB
 
@@ -102,18 +101,3 @@ def heads(result: ViewResult, *, axis: Literal["row", "column"], item: Integer, 
                 yield from ((head + part) / count for part in _column(head_view, item, weights[head]))
 
     return Computation(work(), partial(_partial, weights), weights.nbytes)
-
-
-@request(lane="long")
-def weights(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> Computation:
-    """Return a rectangle of a head, which may take seconds."""
-    _, head_view = result.resolver.select(head, **shown)
-    _check_block(head_view, rows, columns)
-    return weight_block(head_view, rows, columns, lambda values, _: Reply(meta={}, arrays=(values,)))
-
-
-def _check_block(head_view: HeadView, rows: tuple[int, int], columns: tuple[int, int]) -> None:
-    """Raise RequestError if there are no such rows or columns."""
-    for name, (first, last), size in zip(("rows", "columns"), (rows, columns), head_view.sizes, strict=True):
-        if not 0 <= first <= last <= size:
-            raise invalid(name, f"[a, b] with 0 <= a <= b <= {size}", [first, last])

@@ -8,7 +8,6 @@ import { savedCells, seenKeys } from "../weights.js";
 
 /** @typedef {{rows: [number, number], columns: [number, number]}} Block */
 
-const maxWeightsPerReply = 1 << 20; // weights of one answer
 const maxCsvWeights = 1 << 22; // weights of a table: about 50 MB of text
 const maxSavedTiles = 80; // 256 kB each before compression
 
@@ -50,26 +49,13 @@ export async function blockCsv(app, view) {
 }
 
 /**
- * The exact weights of a block, in as many requests as needed; in a saved page, from its tiles.
+ * The exact weights of a block, from its tiles.
  * @param {App} app @param {Where} where @param {Block} block @returns {Promise<Float32Array>}
  */
 async function blockWeights(app, where, { rows, columns }) {
-  const width = columns[1] - columns[0];
-  const weights = new Float32Array((rows[1] - rows[0]) * width);
-  const height = Math.max(1, Math.floor(maxWeightsPerReply / width));
-  if (!app.about.live) return savedBlockWeights(app, where, { rows, columns }, weights);
-  for (let first = rows[0]; first < rows[1]; first += height) {
-    const part = /** @type {[number, number]} */ ([first, Math.min(rows[1], first + height)]);
-    const reply = await app.client.ask({ request: "weights", ...where, rows: part, columns }, { priority: 6 });
-    weights.set(reply.arrays[0].data, (first - rows[0]) * width);
-  }
-  return weights;
-}
-
-/** @param {App} app @param {Where} where @param {Block} block @param {Float32Array} weights @returns {Promise<Float32Array>} */
-async function savedBlockWeights(app, where, { rows, columns }, weights) {
   const cells = await savedCells(app, where, app.sizes(), rows, columns);
   if (!cells || cells.side > 1) throw new Error(tr("This saved page does not contain the exact weights in view."));
+  const weights = new Float32Array((rows[1] - rows[0]) * (columns[1] - columns[0]));
   let at = 0;
   for (let query = rows[0]; query < rows[1]; query++) {
     for (let key = columns[0]; key < columns[1]; key++) weights[at++] = cells.weight(query, key);

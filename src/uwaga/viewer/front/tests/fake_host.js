@@ -111,7 +111,6 @@ const fakeAnswers = {
     const weight = row[key], rank = row.filter((other) => other > weight).length + 1;
     return { meta: { weight, score: Math.log(Math.max(weight, 1e-30)) + 3, rank, visible: weight !== 0, lse: 3 }, arrays: [] };
   },
-  weights: (shape, { rows, columns, ...where }) => fakeBlock(fakeRead(shape, where), rows, columns, {}),
   row(shape, { query, ...where }) {
     const reply = fakeBlock(fakeRead(shape, where), [query, query + 1], [0, Infinity], {});
     return { meta: {}, arrays: [array(reply.arrays[0].data, reply.arrays[0].data.length)] };
