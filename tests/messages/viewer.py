@@ -33,7 +33,6 @@ def maps(tokens: int, heads: int = 3) -> dict[tuple[str, int], AttentionMap]:
 
 
 SERVICE = ViewService(View.of(Maps(maps(11), tokens=WORDS)))
-LONG = ViewService(View.of(maps(9000, 1)))
 MANY = ViewService(View.of({("encoder", 1): AttentionMap(*[torch.ones(1, 9, 1).expand(2**21, 9, 1)] * 2)}))
 BOTH = ViewService(View.of(maps(6), maps(6)))
 LESSON = ViewService(View())

@@ -21,7 +21,7 @@ from uwaga.lessons.build import build_steps
 from uwaga.lessons.document import as_json, matrices
 from uwaga.viewer.messages import Reply, Request, RequestError
 from uwaga.viewer.page.snapshot import MAX_PREDICTED, make_snapshot
-from uwaga.viewer.queries import labels, maps, weights  # noqa: F401  # all enter their requests into the table
+from uwaga.viewer.queries import labels, maps, raster, statistics, weights  # noqa: F401  # all enter their requests into the table
 from uwaga.viewer.queries.result import ViewResult
 from uwaga.viewer.queries.why import CHANGED, NO_MODEL, explain, link
 from uwaga.viewer.request_table import TABLE, Language, Shown, in_range, one_of, parse, request
