@@ -6,7 +6,7 @@ Letters: B budgets, L layers times heads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -57,10 +57,9 @@ def cache_budgets(
     if heads is None:  # the heads whose weight the policies and budgets forget most on average
         lost = study.means["forgotten"].mean((0, 1)).nan_to_num(0.0)
         shown = torch.argsort(lost, descending=True, stable=True)[:_PANELS].tolist()
-    for pair in heads or ():
-        head: Any = tuple(pair) if isinstance(pair, Sequence) else pair
-        choice(head, "cache_budgets: (layer, head)", study.heads)
-        shown.append(study.heads.index(head))
+    for layer, head in heads or ():
+        choice((layer, head), "cache_budgets: (layer, head)", study.heads)
+        shown.append(study.heads.index((layer, head)))
     check(shown, "cache_budgets: heads must have one (layer, head) at least")
     columns = min(_PER_ROW, len(shown))
     rows = -(-len(shown) // columns)

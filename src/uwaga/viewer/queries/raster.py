@@ -6,7 +6,6 @@ shown long before all of its 10^10 weights are computed.
 Letters: H heads, Q queries, K keys, I x J cells.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, Unpack
@@ -56,24 +55,14 @@ class ProgressiveRaster:
         self._sum = np.zeros(self.cells.shape, np.float64)
         self._is_sample = self._cost > _NO_SAMPLE and bool((np.diff(rows) > 2 * _SAMPLES).any())
         self._wants_exact = exact or not self._is_sample
-        self._steps = self._work()
-        self.complete = 0.0
 
     @property
     def nbytes(self) -> int:
         """Return the bytes held."""
         return self.cells.nbytes + self._sum.nbytes
 
-    def advance(self, until: float) -> None:
-        """Compute until `time.monotonic()` reaches `until`, at least one step."""
-        for complete in self._steps:
-            self.complete = complete
-            if time.monotonic() >= until:
-                return
-        self.complete = 1.0
-
-    def _work(self) -> Iterator[float]:
-        """All steps; yields the completed fraction after each."""
+    def work(self) -> Iterator[float]:
+        """Compute all steps; yield the completed fraction after each."""
         before = 0.0
         if self._is_sample:
             before = _SAMPLE_SHARE if self._wants_exact else 1.0
@@ -229,10 +218,9 @@ def overview(result: ViewResult, *, pooling: Pooling, **shown: Unpack[Shown]) ->
     def work() -> Iterator[float]:
         for head in range(heads):  # one raster at a time, since each takes memory
             raster = ProgressiveRaster(resolver.head_view(selection, head), rows, columns, pooling, exact=False)
-            while raster.complete < 1:
-                raster.advance(0.0)
+            for part in raster.work():
                 cells[head] = raster.cells
-                yield (head + raster.complete) / heads
+                yield (head + part) / heads
 
     def reply(complete: float) -> Reply:
         # single: a cell is one weight
@@ -269,13 +257,7 @@ def tile(
         block, across = ((int(edges[0]), int(edges[-1])) for edges in (rows, columns))
         return _weight_block(head_view, block, across, reply)
     raster = ProgressiveRaster(head_view, rows, columns, pooling)
-
-    def work() -> Iterator[float]:
-        while raster.complete < 1:
-            raster.advance(0.0)
-            yield raster.complete
-
-    return Computation(work(), lambda complete: reply(raster.cells, complete), raster.nbytes)
+    return Computation(raster.work(), lambda complete: reply(raster.cells, complete), raster.nbytes)
 
 
 def _equal(size: int) -> NDArray[np.int64]:
