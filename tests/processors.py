@@ -11,14 +11,14 @@ from uwaga.ops.linear import choose
 
 
 def x86(vendor: str, family: int, model: int, *flags: str) -> Processor:
-    return Processor(architecture="x86", vendor=vendor, family=family, model=model, flags=frozenset(flags))
+    return Processor(vendor=vendor, family=family, model=model, flags=frozenset(flags))
 
 
 MILAN = x86("AMD", 25, 1, "avx2")
 GENOA = x86("AMD", 25, 17, "avx2", "avx512f", "avx512_bf16")
 TURIN = x86("AMD", 26, 2, "avx2", "avx512f", "avx512_bf16")
 SAPPHIRE_RAPIDS = x86("Intel", 6, 143, "avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
-M2 = Processor(architecture="arm", vendor="Apple", name="Apple M2")
+M2 = Processor(name="arm")
 
 
 def forget() -> None:
