@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from torch import Tensor
 
 from uwaga._base import languages
 from uwaga._base.languages import tr
-from uwaga._base.options import Integer, OptionError, Real, Switch, read
+from uwaga._base.options import Integer, OptionError, Real, Switch, Text, Words, options, read
 from uwaga._base.terminal import short
 from uwaga.models.tokenizers.token_text import split_words
 
@@ -168,154 +168,57 @@ def as_lists(value: object) -> Any:
     return [as_lists(item) for item in value] if isinstance(value, tuple | list) else value
 
 
-SETTINGS = [_named(field) for field in fields(Example)][3:]  # behind text, tokens and x
+_Word = Annotated[Text, MinLen(1), MaxLen(_MAX_WORD_LENGTH)]
+_WordList = Annotated[
+    tuple[_Word, ...], MinLen(1), MaxLen(MAX_TOKENS),
+    Words(f"a list of 1 to {MAX_TOKENS} words of 1 to {_MAX_WORD_LENGTH} characters"),
+]  # fmt: skip
+_Sentence = Annotated[Text, MaxLen(_MAX_TEXT_LENGTH), Words(f"a text of at most {_MAX_TEXT_LENGTH} characters")]
+_SentenceOrWords = Annotated[_Sentence | _WordList, Words(f"a sentence, or a list of 1 to {MAX_TOKENS} words")]
+_Row = Annotated[
+    tuple[_Number, ...], MinLen(1), MaxLen(MAX_WIDTH),
+    Words(f"a list of 1 to {MAX_WIDTH} numbers from -{MAX_NUMBER:,.0f} to {MAX_NUMBER:,.0f}"),
+]  # fmt: skip
+_Rows = tuple[_Row, ...]
 
 
-class ExampleParser:
-    """Validates the values of one JSON object; missing ones get their defaults.
+def _range(low: int, high: int) -> Any:
+    return Annotated[Integer, Ge(low), Le(high)]
 
-    Raises:
-        ExampleError: from every method for an invalid value, and from the constructor for an unknown name.
-    """
 
-    def __init__(self, subject: str, values: Mapping[str, object], names: Sequence[str]) -> None:
-        self._subject, self._values = subject, values
-        for name in values:
-            if name not in names:
-                raise self._error(f"unknown argument {short(name)}")
+@options
+class _Settings:
+    """The settings of a request; None: the example's own."""
 
-    def mapping(self, name: str) -> Mapping[str, object]:
-        value = self._values.get(name)
-        if value is None:
-            return {}
-        if not isinstance(value, Mapping):
-            raise self._wrong(name, "an object", value)
-        return value
+    wq: _Rows | None = None
+    wk: _Rows | None = None
+    wv: _Rows | None = None
+    wo: _Rows | None = None
+    heads: _range(1, MAX_HEADS) = 2  # type: ignore[valid-type]
+    scaled: Switch = True
+    window: _range(0, MAX_TOKENS) = 1  # type: ignore[valid-type]
+    length: _range(0, MAX_TOKENS) | None = None  # type: ignore[valid-type]
+    sharpness: _Number = 8.0
+    payload: _Rows | None = None
+    sentences: Annotated[tuple[_SentenceOrWords, ...], MinLen(1), MaxLen(MAX_SENTENCES)] | None = None
+    limit: _range(1, MAX_TOKENS) = 4  # type: ignore[valid-type]
+    order: tuple[Integer, ...] | None = None
+    seed: _range(0, 2**31 - 1) = 0  # type: ignore[valid-type]
+    w1: _Rows | None = None
+    w2: _Rows | None = None
+    norm: Literal[NORMS] = NORMS[0]  # type: ignore[valid-type]
+    written: _SentenceOrWords | None = None
+    steps: _range(0, MAX_STEPS) = 0  # type: ignore[valid-type]
+    rate: Annotated[Real, Gt(0), Le(MAX_RATE)] = 2.0
 
-    def text(self, name: str, max_count: int) -> tuple[str | None, tuple[str, ...]]:
-        """Return a text of at most `max_count` words, and its words; None if it is missing."""
-        value = self._values.get(name)
-        return (None, ()) if value is None else (str(value), self._split(name, value, max_count))
 
-    def words(self, name: str, max_count: int, default: Sequence[str]) -> tuple[str, ...]:
-        value = self._values.get(name)
-        return tuple(default) if value is None else self._words(name, value, max_count)
-
-    def sentences(
-        self, name: str, max_count: int, max_words: int, default: Sequence[tuple[str, ...]]
-    ) -> tuple[tuple[str, ...], ...]:
-        value = self._values.get(name)
-        if value is None:
-            return tuple(default)
-        if not isinstance(value, list) or not 1 <= len(value) <= max_count:
-            raise self._wrong(name, f"a list of 1 to {max_count} sentences", value)
-        return tuple(
-            (self._split if isinstance(sentence, str) else self._words)(f"{name}[{place}]", sentence, max_words)
-            for place, sentence in enumerate(value)
-        )
-
-    def setting(self, name: str, rule: Any, default: Any) -> Any:
-        """Return a value of the type `rule`, whose annotations are its limits."""
-        return self._checked(name, self._values.get(name, default), rule)
-
-    def sentence(self, name: str, max_count: int, default: Sequence[str]) -> tuple[str, ...]:
-        """Return a text, or a list of words."""
-        value = self._values.get(name)
-        if isinstance(value, str):
-            return self._split(name, value, max_count)
-        return tuple(default) if value is None else self._words(name, value, max_count)
-
-    def order(self, name: str, count: int) -> tuple[int, ...]:
-        """Return a permutation of 0 to count - 1; by default the reverse order."""
-        value = self._values.get(name)
-        if value is None:
-            return tuple(range(count - 1, -1, -1))
-        if (
-            not isinstance(value, list)
-            or any(isinstance(place, bool) or not isinstance(place, int) for place in value)
-            or sorted(value) != list(range(count))
-        ):
-            raise self._wrong(name, f"a permutation of 0 to {count - 1}", value)
-        return tuple(value)
-
-    def rows(self, name: str, count: int, max_count: int) -> tuple[int | None, list[list[float] | None] | None]:
-        """Return the common width of the rows, and the rows; None for what is missing. The width is None if all rows
-        are missing, the rows are None if `name` is."""
-        value = self._values.get(name)
-        if value is None:
-            return None, None
-        if not isinstance(value, list) or len(value) != count:
-            result = _counted(len(value), "row") if isinstance(value, list) else short(value)
-            raise self._error(f"{name} must be a list of {_counted(count, 'row')}, not {result}")
-        rows = [None if row is None else self._row(f"{name}[{n}]", row, max_count) for n, row in enumerate(value)]
-        widths = sorted({len(row) for row in rows if row is not None})
-        if len(widths) > 1:
-            raise self._error(f"{name} must have rows of equal width, not of {' and '.join(map(str, widths))}")
-        return (widths[0] if widths else None), rows
-
-    def height(self, name: str, max_count: int) -> int | None:
-        """Return the number of rows; None if `name` is missing, or invalid, which `matrix` reports."""
-        value = self._values.get(name)
-        return len(value) if isinstance(value, list) and 1 <= len(value) <= max_count else None
-
-    def matrix(
-        self, name: str, shape: tuple[int, int | None], max_count: int, default: Callable[[int | None], Tensor]
-    ) -> Tensor:
-        """Return a float32 matrix of a shape, in which None allows any width."""
-        height, width = shape
-        reply, rows = self.rows(name, height, max_count)
-        if rows is None or reply is None:
-            return default(width)
-        if None in rows:
-            raise self._error(f"{name}[{rows.index(None)}] is missing")
-        if width is not None and reply != width:
-            raise self._error(f"{name} must have {_counted(width, 'column')}, not {reply}")
-        return torch.tensor(rows, dtype=torch.float32)
-
-    def _words(self, name: str, value: object, max_count: int) -> tuple[str, ...]:
-        if not isinstance(value, list) or not 1 <= len(value) <= max_count:
-            actual = f"of {len(value)}" if isinstance(value, list) else short(value)
-            raise self._error(f"{name} must be a list of 1 to {max_count} words, not {actual}")
-        for place, word in enumerate(value):
-            if not isinstance(word, str) or not 1 <= len(word) <= _MAX_WORD_LENGTH:
-                raise self._wrong(f"{name}[{place}]", f"a word of 1 to {_MAX_WORD_LENGTH} characters", word)
-            self._check_characters(f"{name}[{place}]", word)
-        return tuple(value)
-
-    def _split(self, name: str, value: object, max_count: int) -> tuple[str, ...]:
-        """Return the words of a text."""
-        if not isinstance(value, str) or len(value) > _MAX_TEXT_LENGTH:
-            raise self._wrong(name, f"a text of at most {_MAX_TEXT_LENGTH} characters", value)
-        self._check_characters(name, value)
-        words = split_words(value)
-        if not 1 <= len(words) <= max_count:
-            raise self._error(f"{name} must have 1 to {max_count} words and punctuation marks, not {len(words)}")
-        for word in words:
-            if len(word) > _MAX_WORD_LENGTH:
-                raise self._error(f"{name} has a word of more than {_MAX_WORD_LENGTH} characters: {short(word)}")
-        return tuple(words)
-
-    def _check_characters(self, name: str, text: str) -> None:
-        if any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise self._error(f"{name} has a lone surrogate, which is not a character")
-
-    def _row(self, name: str, value: object, max_count: int) -> list[float]:
-        if not isinstance(value, list) or not 1 <= len(value) <= max_count:
-            actual = f"of {len(value)}" if isinstance(value, list) else short(value)
-            raise self._error(f"{name} must be a list of 1 to {max_count} numbers, not {actual}")
-        return [float(self._checked(f"{name}[{place}]", entry, _Number)) for place, entry in enumerate(value)]
-
-    def _checked(self, name: str, value: object, rule: Any) -> Any:
-        try:
-            return read(rule, value, path=name)
-        except OptionError as error:
-            raise self._error(str(error)) from None
-
-    def _wrong(self, name: str, rule: str, value: object) -> ExampleError:
-        return self._error(f"{name} must be {rule}, not {short(value)}")
-
-    def _error(self, text: str) -> ExampleError:
-        return ExampleError(f"{self._subject}: {text}")
+@options
+class _Request:
+    request: Text = "lesson"
+    text: _Sentence | None = None
+    tokens: _WordList | None = None
+    x: tuple[_Row | None, ...] | None = None
+    settings: _Settings | None = None
 
 
 def parse_example(request: Mapping[str, object]) -> Example:
@@ -332,79 +235,109 @@ def parse_example(request: Mapping[str, object]) -> Example:
     Raises:
         ExampleError: an argument that is unknown, invalid or too large.
     """
-    parser = ExampleParser("lesson", request, ("request", "text", "tokens", "x", "settings"))
-    text, words = parser.text("text", MAX_TOKENS)
-    before = parser.words("tokens", MAX_TOKENS, words or tuple(_words().roles))
-    settings = ExampleParser("lesson", parser.mapping("settings"), SETTINGS)
-    tokens = words or before
-    return _example(text, tokens, _vectors(parser, before, tokens, settings), settings)
-
-
-def _range(low: int, high: int) -> Any:
-    return Annotated[Integer, Ge(low), Le(high)]
-
-
-def _example(text: str | None, tokens: tuple[str, ...], x_NM: Tensor, settings: ExampleParser) -> Example:
+    try:
+        asked = read(_Request, request)
+    except OptionError as error:
+        raise ExampleError(f"lesson: {str(error).replace('settings.', '')}") from None
+    words = None if asked.text is None else _words_of("text", asked.text)
+    before = asked.tokens or words or tuple(_words().roles)
+    settings, tokens = asked.settings or _Settings(), words or before
+    x_NM = _vectors(asked.x, before, tokens, settings)
     count, width = x_NM.shape
-    wq_MD = settings.matrix("wq", (width, None), MAX_WIDTH, lambda n: weight("wq", width, n or max(1, width // 2)))
+    wq_MD = _matrix("wq", settings.wq, width, None, lambda n: weight("wq", width, n or max(1, width // 2)))
     inner = wq_MD.shape[1]
-    wk_MD = settings.matrix("wk", (width, inner), MAX_WIDTH, lambda n: weight("wk", width, inner))
-    wv_ME = settings.matrix("wv", (width, None), MAX_WIDTH, lambda n: weight("wv", width, n or max(1, width - 1)))
-    values = wv_ME.shape[1]
-    heads = settings.setting("heads", _range(1, MAX_HEADS), 2)
-    wo_EM = _output_weight(settings, heads, values, width)
-    w1_MF = settings.matrix("w1", (width, None), MAX_WIDTH, lambda n: weight("w1", width, min(2 * width, MAX_WIDTH)))
+    wk_MD = _matrix("wk", settings.wk, width, inner, lambda n: weight("wk", width, inner))
+    wv_ME = _matrix("wv", settings.wv, width, None, lambda n: weight("wv", width, n or max(1, width - 1)))
+    default_hidden = min(2 * width, MAX_WIDTH)
+    w1_MF = _matrix("w1", settings.w1, width, None, lambda n: weight("w1", width, default_hidden))
     hidden = w1_MF.shape[1]
+    order = tuple(range(count - 1, -1, -1)) if settings.order is None else settings.order
+    if sorted(order) != list(range(count)):
+        raise ExampleError(f"lesson: order must be a permutation of 0 to {count - 1}, not {short(list(order))}")
+    length = max(1, count - 2) if settings.length is None else settings.length
+    if length > count:
+        raise ExampleError(f"lesson: length must be at most {count}, the number of tokens, not {length}")
     return Example(
-        text=text,
+        text=asked.text,
         tokens=tokens,
         x_NM=x_NM,
         wq_MD=wq_MD,
         wk_MD=wk_MD,
         wv_ME=wv_ME,
-        wo_EM=wo_EM,
-        heads=heads,
-        scaled=settings.setting("scaled", Switch, True),
-        window=settings.setting("window", _range(0, MAX_TOKENS), 1),
-        length=settings.setting("length", _range(0, count), max(1, count - 2)),
-        sharpness=settings.setting("sharpness", _Number, 8.0),
-        payload_NP=settings.matrix("payload", (count, None), MAX_WIDTH, lambda n: _payload(tokens)),
-        sentences=settings.sentences("sentences", MAX_SENTENCES, MAX_TOKENS, default_sentences()),
-        limit=settings.setting("limit", _range(1, MAX_TOKENS), 4),
-        order=settings.order("order", count),
-        seed=settings.setting("seed", _range(0, 2**31 - 1), 0),
+        wo_EM=_output_weight(settings, wv_ME.shape[1], width),
+        heads=settings.heads,
+        scaled=settings.scaled,
+        window=settings.window,
+        length=length,
+        sharpness=settings.sharpness,
+        payload_NP=_matrix("payload", settings.payload, count, None, lambda n: _payload(tokens)),
+        sentences=tuple(
+            _words_of(f"sentences[{place}]", sentence)
+            for place, sentence in enumerate(settings.sentences or default_sentences())
+        ),
+        limit=settings.limit,
+        order=order,
+        seed=settings.seed,
         w1_MF=w1_MF,
-        w2_FM=settings.matrix("w2", (hidden, width), MAX_WIDTH, lambda n: weight("w2", hidden, width)),
-        norm=settings.setting("norm", Literal[NORMS], NORMS[0]),
-        written=settings.sentence("written", MAX_TOKENS - 1, _words().written),
-        steps=settings.setting("steps", _range(0, MAX_STEPS), 0),
-        rate=settings.setting("rate", Annotated[Real, Gt(0), Le(MAX_RATE)], 2.0),
+        w2_FM=_matrix("w2", settings.w2, hidden, width, lambda n: weight("w2", hidden, width)),
+        norm=settings.norm,
+        written=_words_of("written", settings.written or _words().written, MAX_TOKENS - 1),
+        steps=settings.steps,
+        rate=settings.rate,
     )
 
 
-def _output_weight(settings: ExampleParser, heads: int, values: int, width: int) -> Tensor:
+def _words_of(name: str, sentence: str | tuple[str, ...], most: int = MAX_TOKENS) -> tuple[str, ...]:
+    """Return the words of a text, or a list of words as it is."""
+    words = tuple(split_words(sentence)) if isinstance(sentence, str) else sentence
+    if not 1 <= len(words) <= most or max(map(len, words)) > _MAX_WORD_LENGTH:
+        raise ExampleError(
+            f"lesson: {name} must have 1 to {most} words and punctuation marks of at most {_MAX_WORD_LENGTH} characters, not {short(sentence)}"
+        )
+    return words
+
+
+def _matrix(
+    name: str, rows: _Rows | None, height: int, width: int | None, default: Callable[[int | None], Tensor]
+) -> Tensor:
+    """Return (height, width) float32; a width of None allows any."""
+    if rows is None:
+        return default(width)
+    widths = {len(row) for row in rows}
+    if len(rows) != height or len(widths) != 1 or (width is not None and widths != {width}):
+        columns = "equal length" if width is None else f"length {width}"
+        found = f"{len(rows)} of {' and '.join(map(str, sorted(widths)))}" if rows else "0"
+        raise ExampleError(f"lesson: {name} must have {height} rows of {columns}, not {found}")
+    return torch.tensor(rows, dtype=torch.float32)
+
+
+def _output_weight(settings: _Settings, values: int, width: int) -> Tensor:
     """Return W_O, (heads * E, M); heads that are missing in the request have the default rows."""
-    most = MAX_HEADS * values
-    height = settings.height("wo", most) or values
-    if height % values:
-        height = values  # which is what the error names
-    first_EM = settings.matrix("wo", (height, width), MAX_WIDTH, lambda n: weight("wo", values, width))
+    count = len(settings.wo or ())
+    height = values if count % values or not 0 < count <= MAX_HEADS * values else count
+    first_EM = _matrix("wo", settings.wo, height, width, lambda n: weight("wo", values, width))
     num_heads = len(first_EM) // values
-    others = [weight(f"wo of head {head + 1}", values, width) for head in range(num_heads, heads)]
-    return torch.cat((first_EM, *others))[: heads * values]
+    others = [weight(f"wo of head {head + 1}", values, width) for head in range(num_heads, settings.heads)]
+    return torch.cat((first_EM, *others))[: settings.heads * values]
 
 
-def _vectors(parser: ExampleParser, before: Sequence[str], tokens: Sequence[str], settings: ExampleParser) -> Tensor:
+def _vectors(
+    x: Sequence[tuple[float, ...] | None] | None, before: Sequence[str], tokens: Sequence[str], settings: _Settings
+) -> Tensor:
     """Return the rows of `tokens`, (N, M), if the request has the rows of `before`."""
-    width, rows = parser.rows("x", len(before), MAX_WIDTH)
-    if width is None:  # no row is given; W_Q may be
-        width = settings.height("wq", MAX_WIDTH) or WIDTH
-    rows_of: dict[str, list[list[float]]] = {}
-    for token, row in zip(before, rows or [None] * len(before), strict=True):
-        rows_of.setdefault(token, []).append(list(vector(token, width)) if row is None else row)
+    rows = [None] * len(before) if x is None else x
+    widths = {len(row) for row in rows if row is not None}
+    if len(rows) != len(before) or len(widths) > 1:
+        found = f"{len(rows)} of {' and '.join(map(str, sorted(widths)))}"
+        raise ExampleError(f"lesson: x must have {len(before)} rows of equal length, not {found}")
+    # If no row is given, W_Q may be.
+    width = widths.pop() if widths else min(len(settings.wq or ()), MAX_WIDTH) or WIDTH
+    rows_of: dict[str, list[Sequence[float]]] = {}
+    for token, row in zip(before, rows, strict=True):
+        rows_of.setdefault(token, []).append(vector(token, width) if row is None else row)
     filled = []
     for token in tokens:
-        rows_of_token = rows_of.get(token, [list(vector(token, width))])
+        rows_of_token = rows_of.get(token, [vector(token, width)])
         filled.append(rows_of_token.pop(0) if len(rows_of_token) > 1 else rows_of_token[0])
     return torch.tensor(filled, dtype=torch.float32)
 
@@ -412,10 +345,6 @@ def _vectors(parser: ExampleParser, before: Sequence[str], tokens: Sequence[str]
 def _payload(tokens: Sequence[str]) -> Tensor:
     """Return the place of each token, from 1, and its number of letters, (N, 2)."""
     return torch.tensor([[place + 1.0, float(len(token))] for place, token in enumerate(tokens)])
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def vector(word: str, width: int) -> tuple[float, ...]:
