@@ -7,6 +7,7 @@ a file is run: weights are safetensors, or files of torch.save, whose pickle `to
 import json
 import os
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -93,9 +94,7 @@ def load_folder(
     table, widens = family.table(config, ours), not keeps_float16
     read = tables.reader(table, weights, ours, dtype, widens_float16=widens, shared=shared)
     model.load_state_dict(read(), assign=True)
-    assert not any(x.is_meta for x in (*model.parameters(), *model.buffers())), (
-        "buffers must be persistent, or computed"
-    )
+    assert not any(map(attrgetter("is_meta"), model.buffers())), "buffers must be persistent, or computed"
     model.directory = folder
     return model.eval()
 

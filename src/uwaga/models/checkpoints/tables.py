@@ -86,11 +86,12 @@ def reader(
     lines += [("missing", f"{name} {shapes[row.theirs]}") for name, row in table.saved() if row.theirs not in names]
     lines += [("unexpected", _described(weights, name)) for bare, name in names.items() if bare not in declared]
     for name, shape in ((names[bare], shape) for bare, shape in shapes.items() if bare in names):
-        shown, stored = _described(weights, name), weights.stored[name]
+        stored = weights.stored[name]
         if stored.shape != shape:
-            lines.append(("wrong shape", f"{shown} must be {shape}"))
+            lines.append(("wrong shape", f"{_described(weights, name)} must be {shape}"))
         if stored.dtype not in FLOATING:
-            lines.append(("wrong dtype", f"{shown} is {stored.dtype}, not a floating dtype of weights"))
+            what = f"{_described(weights, name)} is {stored.dtype}"
+            lines.append(("wrong dtype", f"{what}, not a floating dtype of weights"))
     _raise(weights, lines)
     of_file = sorted({weights.stored[names[row.theirs]].dtype for row in rows})
     if dtype is None and len(of_file) > 1:
