@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -30,10 +31,11 @@ def run(*arguments: object) -> tuple[str, str]:
 
 def test_encode(model: Path, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
-    output, numbers = tmp_path / "vectors.parquet", tmp_path / "vectors.npy"
-    _, said = run("encode", tmp_path / "texts.txt", "-o", output, "--model", model, "--numpy", numbers)
+    output = tmp_path / "vectors.parquet"
+    _, said = run("encode", tmp_path / "texts.txt", "-o", output, "--model", model)
     assert f"uwaga encode: {model} runs by {WHY}\n" in said
-    assert np.array_equal(np.load(numbers), TextEncoder.load(model).encode(TEXTS))
+    vectors = np.stack(pq.read_table(output)["vector"].to_numpy())
+    assert np.array_equal(vectors, TextEncoder.load(model).encode(TEXTS))
 
 
 @pytest.mark.stress

@@ -80,10 +80,10 @@ def test_a_process_that_stops_is_ended_while_the_others_give_results(tmp_path: P
     """A busy machine may end more processes, whose batches others get."""
     said: list[str] = []
     endless = chain([(0, (str(tmp_path / "once"), "stop"))], ((n, 2) for n in count(1)))
-    found = map_batches(square, endless, processes=processes, threads=1, timeout=2.0, say=said.append)
+    found = map_batches(square, endless, processes=processes, threads=1, timeout=6.0, say=said.append)
     assert next(result for item, result in found if item == 0) == 7
     found.close()
-    assert said[0].endswith("gave no result for 2 s and was ended; another process has its documents")
+    assert said[0].endswith("gave no result for 6 s and was ended; another process has its documents")
 
 
 @pytest.mark.parametrize(
