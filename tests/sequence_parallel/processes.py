@@ -116,23 +116,39 @@ def models(rank: int, size: int) -> Any:
         results["own", name] = [output.values.detach(), gradients]
     for name in ragged_cases.OF_TRANSFORMERS:
         model, ids = ragged_cases.foreign_model_and_ids(name)
-        first, last = (ids.shape[1] * n // size for n in (rank, rank + 1))
-        with torch.no_grad(), uwaga.sequence_parallel.sequence_parallel():
-            output = model(input_ids=ids[:, first:last], position_ids=torch.arange(first, last)[None], use_cache=False)
+        with torch.no_grad():
+            output = uwaga.sequence_parallel.forward(model, ids)
+        assert output.get("pooler_output") is None
         results[name] = output.last_hidden_state
+    for auto in ragged_cases.HEADS:
+        model, ids = ragged_cases.foreign_model_and_ids("roberta", auto)
+        with torch.no_grad():
+            results[auto] = uwaga.sequence_parallel.forward(model, ids).logits
+    results["first"] = _of_first_tokens()
     return results
+
+
+def _of_first_tokens() -> Any:
+    """Where no row lies with two processes."""
+    model, tokens = ragged_cases.classifier_and_ids()
+    output = uwaga.sequence_parallel.forward(model, tokens, only="first", outputs=("sequence",))
+    return [output.last_hidden_state.values.detach(), output.sequence.detach()]
 
 
 def refused_models(rank: int, size: int) -> Any:
     """What is refused before anything is sent."""
     forward, ids = uwaga.sequence_parallel.forward, torch.zeros(1, 8, dtype=torch.int64)
     model, _ = ragged_cases.foreign_model_and_ids("gpt2")
+    other = ragged_cases.foreign_model_and_ids("gpt2")[0]
+    other.set_attn_implementation("sdpa")
     ours, tokens, _ = ragged_cases.model_and_inputs("gpt2", (9,))
     part = uwaga.sequence_parallel.part(tokens).rows
     x = uwaga.Ragged(torch.randn(len(part.values), 2, 4), part.offsets, first=part.first)
     return {
-        "transformers": message(lambda: forward(model, ids)),
+        "Ragged": message(lambda: forward(model, tokens)),
+        "implementation": message(lambda: forward(other, ids)),
         **{name: message(call) for name, call in _refused_calls_of_models(rank).items()},
+        "mask": message(lambda: forward(model, ids, attention_mask=torch.ones(1, 8))),
         "tokens": message(lambda: forward(ours, ids[None])),
         "outside": message(lambda: uwaga.attention(x, x, x)) if rank else None,
         "map": message(lambda: uwaga.sequence_parallel.attention_map(x.values, x)),
@@ -145,19 +161,37 @@ def refused_models(rank: int, size: int) -> Any:
 def _refused_calls_of_models(rank: int) -> dict[str, Callable[[], Any]]:
     """Where one process alone would find the error, both say it."""
     forward = uwaga.sequence_parallel.forward
+    of = ragged_cases.foreign_model_and_ids
+    ids = of("gpt2")[1]
+    classifier = of("roberta", "AutoModelForSequenceClassification")[0]
+    training = of("gpt2", attn_pdrop=0.1)[0].train()
     gpt2, tokens, _ = ragged_cases.model_and_inputs("gpt2", (9,))
-    t5, _, _ = ragged_cases.model_and_inputs("t5", (9,))
-    first = ragged_cases.classifier()
+    t5, _, decoder = ragged_cases.model_and_inputs("t5", (9,))
+    first, _ = ragged_cases.classifier_and_ids()
     plain = tokens.values
     two = torch.stack([plain, plain])
 
+    def in_training(call: Callable[[], Any]) -> Any:
+        t5.train()
+        try:
+            return call()
+        finally:
+            t5.eval()
+
+    def with_seed(seed: int) -> Any:
+        torch.manual_seed(seed)
+        return forward(gpt2, plain)
+
     return {
+        "classifier": lambda: forward(classifier, ids),
+        "dropout of transformers": lambda: forward(training, ids),
         "more decoder rows": lambda: forward(t5, plain, decoder_ids=two),
         "other tokens": lambda: forward(gpt2, plain + rank),
         "other decoder": lambda: forward(t5, plain, decoder_ids=plain[: 6 - rank]),
-        "dropout": lambda: forward(ragged_cases.MODELS["gpt2"]().train(), plain),
-        "first tokens": lambda: forward(first, plain),
-        "only": lambda: forward(first, plain, only="last", outputs=()),
+        "other only": lambda: forward(first, two, outputs=(), only="last" if rank else "first"),
+        "other seed": lambda: with_seed(rank),
+        "dropout of a decoder": lambda: in_training(lambda: forward(t5, tokens, **decoder)),
+        "last": lambda: forward(first, plain, only="last", outputs=()),
         "key lengths": lambda: forward(first, plain, key_lengths=torch.tensor([3])),
         "unknown id": lambda: forward(gpt2, torch.cat([plain, torch.tensor([30])])),
         "too long": lambda: forward(gpt2, torch.zeros(81, dtype=torch.int64)),

@@ -137,24 +137,27 @@ MODELS: dict[str, Callable[[], torch.nn.Module]] = {
     "llama": lambda: tiny("llama", num_kv_heads=1, d_k=8, **_SHORT),
     "t5": lambda: tiny("t5", num_layers=1, d_k=8, **_SIZES),
 }
-OF_TRANSFORMERS = ("llama", "gpt2", "modernbert", "gemma3_text")
+HEADS = ("AutoModelForMaskedLM", "AutoModelForTokenClassification")  # of RoBERTa
+OF_TRANSFORMERS = ("llama", "gpt2", "roberta", "modernbert", "gemma3_text")
 
 
 def model_and_inputs(name: str, lengths: tuple[int, ...] = (9, 33, 1, 20)) -> Any:
-    """A model, ids, and options; a decoder reads other rows than its encoder."""
+    """A model in training mode, ids, and options; a decoder reads other rows than its encoder."""
     torch.manual_seed(3)
-    model = MODELS[name]().eval()
+    model = MODELS[name]().train()
     tokens = Ragged(torch.randint(4, 30, (sum(lengths),)), torch.tensor([0, *lengths]).cumsum(0))
     options = {}
     if name == "t5":
         others = torch.tensor([0, *(2 * n // 3 for n in lengths)]).cumsum(0)
         options["decoder_ids"] = Ragged(torch.randint(4, 30, (int(others[-1]),)), others)
+        model.eval()  # hidden states of encoder and decoder are dropped from other rows on
     return model, tokens, options
 
 
-def classifier() -> Any:
-    """A BERT whose outputs are of first tokens."""
-    return tiny("bert", seed=3, num_layers=1, outputs=("pooled", "sequence"), **_SHORT)
+def classifier_and_ids() -> Any:
+    """A BERT whose outputs are of first tokens, and two rows that no process shares where there are two."""
+    model = tiny("bert", seed=3, num_layers=1, outputs=("pooled", "sequence"), **_SHORT)
+    return model, torch.randint(4, 30, (6, 5))  # 1, 2 or 3 processes have 6, 3 or 2 rows each
 
 
 def output_of(output: Any) -> Ragged:
@@ -162,7 +165,7 @@ def output_of(output: Any) -> Ragged:
     return output.logits
 
 
-def foreign_model_and_ids(name: str) -> Any:
+def foreign_model_and_ids(name: str, auto: str = "AutoModel", **config_options: Any) -> Any:
     import tiny_models
     import transformers
 
@@ -171,8 +174,9 @@ def foreign_model_and_ids(name: str) -> Any:
     register_with_transformers()
     torch.manual_seed(0)
     sizes = (tiny_models.ENCODERS | tiny_models.DECODERS)[name]
-    config = transformers.AutoConfig.for_model(name, **tiny_models.SHARED | sizes)
-    model = transformers.AutoModel.from_config(config, attn_implementation="uwaga").eval()
+    config = transformers.AutoConfig.for_model(name, **{**tiny_models.SHARED, **sizes, **config_options})
+    model = getattr(transformers, auto).from_config(config, attn_implementation="uwaga").eval()
     pack_linear(model)
     ids = torch.randint(2, 60, (2, 41))
+    ids[0, 7] = ids[1, 30] = config.pad_token_id or 0  # in RoBERTa's family such a token has no position of its own
     return model, ids

@@ -11,8 +11,10 @@ import torch
 from ragged_cases import (
     CASES,
     GATE,
+    HEADS,
     MODELS,
     OF_TRANSFORMERS,
+    classifier_and_ids,
     foreign_model_and_ids,
     gradients_of_ragged,
     model_and_inputs,
@@ -50,6 +52,7 @@ def test_parts_have_the_bits_of_one_process(name: str, size: int, result: Callab
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", MODELS)
 def test_models_have_the_bits_of_one_process(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
+    """In training, with dropout where the model has any."""
     model, tokens, options = model_and_inputs(name)
     torch.manual_seed(5)
     output = output_of(model(tokens, **options))
@@ -63,15 +66,29 @@ def test_models_have_the_bits_of_one_process(name: str, size: int, result: Calla
 
 @pytest.mark.gate(only=lambda size: size == 2)
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", OF_TRANSFORMERS)
+@pytest.mark.parametrize("name", [*OF_TRANSFORMERS, *HEADS])
 def test_models_of_transformers_have_the_bits_of_one_process(
     name: str, size: int, result: Callable[[str], list[Any]]
 ) -> None:
-    """Called inside `sequence_parallel` with the positions of their parts."""
-    model, ids = foreign_model_and_ids(name)
+    """And RoBERTa with heads of tokens."""
+    model, ids = foreign_model_and_ids("roberta", name) if name in HEADS else foreign_model_and_ids(name)
     with torch.no_grad():
         exact = model(input_ids=ids)[0]
     assert torch.equal(torch.cat([of_rank[name] for of_rank in result(f"models:{size}")], dim=1), exact)
+
+
+@pytest.mark.gate(only=lambda size: size == 2)
+@pytest.mark.parametrize("size", SIZES)
+def test_outputs_of_first_tokens_where_each_row_lies_with_one_process(
+    size: int, result: Callable[[str], list[Any]]
+) -> None:
+    model, ids = classifier_and_ids()
+    rows = uwaga.Ragged.from_list(list(ids))
+    with torch.no_grad():
+        exact = model(rows, only="first", outputs=("sequence",))
+    states, logits = zip(*(of_rank["first"] for of_rank in result(f"models:{size}")), strict=True)
+    assert torch.equal(torch.cat(states), exact.last_hidden_state.values)
+    assert torch.equal(torch.cat(logits), exact.sequence)
 
 
 def test_parts_of_a_batch_follow_one_another() -> None:
