@@ -236,10 +236,23 @@ def test_a_search_does_not_read_rows_that_cannot_matter() -> None:
     live, query = clusters(40960), torch.randn(1, 1, 8)
     keys = live.segments[0].keys
     scores, ids = (query[0, 0].double() @ keys[:, 0].double().T).topk(5)
+    # A block that is read and has such numbers is an error.
     keys[ids[0] // 2048 * 2048 + 4096 :] = keys[: ids[0] // 2048 * 2048 - 2048] = torch.nan
     (result,) = reading.passes(live, query, 1.0, 5, attention=False)
     assert result.top_ids[0].tolist() == ids.tolist()
     np.testing.assert_allclose(result.top_scores[0], scores.numpy(), rtol=1e-14)
+    with pytest.raises(SoftDatabaseError, match="rows 0 to .* NaN or infinite"):
+        reading.passes(live, query, 1.0, 5, attention=True)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e14, 1e37])
+def test_the_entropy_of_equal_scores_has_no_cancellation(tmp_path: Path, scale: float) -> None:
+    with SoftDatabase.create(tmp_path / "db", key_width=2) as db:
+        db.append(torch.zeros(2048, 2))
+        db.append(torch.tensor([[1.0, 0.0]]).repeat(2048, 1))
+        answer = db.attend(torch.tensor([1.0, 0.0]), scale=scale)
+        weights = torch.tensor([0.0, scale]).repeat_interleave(2048).double().softmax(0)
+        torch.testing.assert_close(answer.entropy, torch.special.entr(weights).sum(), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e25])

@@ -281,7 +281,7 @@ def parse_example(request: Mapping[str, object]) -> Example:
         w1_MF=w1_MF,
         w2_FM=_matrix("w2", settings.w2, hidden, width, lambda n: weight("w2", hidden, width)),
         norm=settings.norm,
-        written=_words_of("written", settings.written or _words().written, MAX_TOKENS - 1),
+        written=_words_of("written", _words().written if settings.written is None else settings.written, MAX_TOKENS - 1),
         steps=settings.steps,
         rate=settings.rate,
     )
@@ -328,7 +328,7 @@ def _vectors(
     rows = [None] * len(before) if x is None else x
     widths = {len(row) for row in rows if row is not None}
     if len(rows) != len(before) or len(widths) > 1:
-        found = f"{len(rows)} of {' and '.join(map(str, sorted(widths)))}"
+        found = f"{len(rows)} of {' and '.join(map(str, sorted(widths)))}" if widths else str(len(rows))
         raise ExampleError(f"lesson: x must have {len(before)} rows of equal length, not {found}")
     # If no row is given, W_Q may be.
     width = widths.pop() if widths else min(len(settings.wq or ()), MAX_WIDTH) or WIDTH

@@ -64,6 +64,8 @@ _TABLES = {
     ),
     "deleted": "CREATE TABLE deleted(id INTEGER PRIMARY KEY)",
 }
+# Errors of a condition, and not of the file.
+_OF_CONDITIONS = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE)
 _AT_ONCE = 500  # parameters of one statement
 
 
@@ -322,25 +324,28 @@ class Catalog:
         """Return the ids of the records that meet an SQL condition, int64, rising, without deleted ones.
 
         Raises ValueError: SQLite does not take the condition or its parameters."""
+        check(isinstance(where, str), f"SoftDatabase: where must be a string, not {short(where)}")
+        check(isinstance(parameters, Mapping | Sequence), f"SoftDatabase: parameters must be a list or a dict, not {short(parameters)}")
         values = parameters.values() if isinstance(parameters, Mapping) else parameters
         # sqlite3 would take scalars of NumPy for blobs.
-        plain = [value.item() if isinstance(value, np.generic | np.ndarray | Tensor) else value for value in values]
+        plain = [value.item() if isinstance(value, np.generic | np.ndarray | Tensor) and value.ndim == 0 else value for value in values]
         is_plain = all(isinstance(value, str | int | float | None) for value in plain)
         check(is_plain, "SoftDatabase: parameters must be strings, integers, floats or None")
         bound = dict(zip(parameters, plain, strict=True)) if isinstance(parameters, Mapping) else plain
         with self._errors():
             try:
                 # CASE takes an expression, and no ORDER BY after it; a newline ends a comment.
-                rows = list(self._execute(f"SELECT id FROM records WHERE CASE WHEN\n{where}\nTHEN 1 END", bound))
+                found = self._execute(f"SELECT id FROM records WHERE CASE WHEN\n{where}\nTHEN 1 END", bound)
+                ids = np.array([row[0] for row in found], np.int64)
             except (sqlite3.Error, ValueError, OverflowError) as error:
-                if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) != sqlite3.SQLITE_ERROR:
+                if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) not in _OF_CONDITIONS:
                     raise  # of the file
                 why, fields = str(error).replace("\nTHEN 1 END", ""), printable(", ".join(self.fields)) or "none"
                 raise ValueError(
                     f"SoftDatabase: the condition {printable(where)} cannot be used: {why}. It must be an expression of SQL over the fields "
                     f"{fields}, with strings in single quotes"
                 ) from error
-        return np.setdiff1d(np.array([row[0] for row in rows], np.int64), self.deleted)
+        return np.setdiff1d(ids, self.deleted)
 
     def problems(self) -> list[str]:
         """Return what SQLite's own check of the whole file finds, or why a record cannot be read."""

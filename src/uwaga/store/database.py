@@ -6,6 +6,7 @@ Letters: Q queries, H heads, n rows, D key width, E value width, k listed rows.
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from uwaga._base.arguments import check
+from uwaga._base.arguments import check, integer
 from uwaga._base.errors import ShapeError
+from uwaga._base.terminal import short
 from uwaga._base.tracing import uncompiled
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.validation import tensor_of
@@ -146,7 +148,7 @@ class SoftDatabase(StoredDatabase):
                 float32.
             SoftDatabaseError: rows that cannot be read.
         """
-        check(top >= 0, f"SoftDatabase.attend: top must be at least 0, not {top}")
+        top = integer(top, "SoftDatabase.attend: top", 0)
         scale, query_QHD, shape = self._queries(query, scale, "attend")
         live = self._rows(where, parameters)
         answer = self._answer(reading.passes(live, query_QHD, scale, min(top, len(live)), attention=True), shape, live)
@@ -162,7 +164,7 @@ class SoftDatabase(StoredDatabase):
 
         Columns as `top` of `attend`. Arguments and errors as `attend`.
         """
-        check(k >= 1, f"SoftDatabase.search: k must be at least 1, not {k}")
+        k = integer(k, "SoftDatabase.search: k", 1)
         scale, query_QHD, shape = self._queries(query, scale, "search")
         live = self._rows(where, parameters)
         return self._answer(reading.passes(live, query_QHD, scale, min(k, len(live)), attention=False), shape, live).top
@@ -212,9 +214,9 @@ class SoftDatabase(StoredDatabase):
 
     def _queries(self, query: Tensor, scale: float | None, method: str) -> tuple[float, Tensor, tuple[int, ...]]:
         """Return the scale, the queries as (Q, H, D) float32, and the shape of a result for each query and head."""
-        factor = 1 / math.sqrt(self.schema.key_width) if scale is None else float(scale)
-        is_finite = abs(factor) <= torch.finfo(torch.float32).max
-        check(is_finite, f"SoftDatabase.{method}: scale must be finite in float32, not {scale!r}")
+        factor = 1 / math.sqrt(self.schema.key_width) if scale is None else scale
+        is_finite = isinstance(factor, Real) and abs(factor) <= torch.finfo(torch.float32).max
+        check(is_finite, f"SoftDatabase.{method}: scale must be a number that is finite in float32, not {short(scale)}")
         place = f"SoftDatabase.{method}: the query"
         tail = self._tail(self.schema.key_width)
         query = tensor_of(query, place, "; uwaga.store.ask takes a text")
@@ -223,7 +225,7 @@ class SoftDatabase(StoredDatabase):
                 f"{place} is {tuple(query.shape)}, and the keys of {self.path} are {tail}: their last sizes must agree"
             )
         flat = self._query_values(query, place).reshape(-1, self.schema.heads, self.schema.key_width)
-        return factor, flat, (*query.shape[: query.dim() - len(tail)], *tail[:-1])
+        return float(factor), flat, (*query.shape[: query.dim() - len(tail)], *tail[:-1])
 
     def _tail(self, width: int | None) -> tuple[int | None, ...]:
         """Return the last sizes of keys or values of this width."""

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.arguments import check
+from uwaga._base.errors import SoftDatabaseError
 from uwaga.maps.engines import available
 from uwaga.maps.spec import RowStatistics, RowStatisticsRequest
 from uwaga.ops.attention.arguments import AttentionOptions, make_call
@@ -190,7 +191,6 @@ class _Pass:
         # Over the blocks so far: the largest score, and relative to exp(it) the sums of weights, of weights times (entropy + first
         # largest score - lse), and of weights times outputs.
         self._largest, self._sums = np.full(rows, -_LARGEST), torch.zeros(rows, 2 + width, dtype=torch.float64)
-        self._first = np.zeros(rows)
         self._top = _Top(live, query_HQD, scale, top)
         self._factor = max(1.0, abs(scale))
         largest_query = float(query_HQD.double().square().sum(-1).max().sqrt()) if rows else 0.0
@@ -230,9 +230,10 @@ class _Pass:
         keys, values = live.keys_and_values(*part) if self._attention else (live.keys(*part), None)
         if self._may_overflow:
             # A score, a sum on the way to it, or the query that a kernel multiplies by the scale before the keys.
-            query, key_HDn = self._query.double().abs() * self._factor, keys.double().abs().permute(1, 2, 0)
+            query = self._query.double().abs() * self._factor
+            largest = max(float((query @ x.double().abs().permute(1, 2, 0)).max()) for x in keys.split(BLOCK))
             check(
-                max(query.max(), (query @ key_HDn).max()) <= _FLOAT32,
+                max(float(query.max()), largest) <= _FLOAT32,
                 "SoftDatabase: a score, or scale times the query, is beyond float32; give a smaller scale or query, or store smaller keys",
             )
         key_nHKD = keys.unflatten(0, (count, rows)).transpose(1, 2)
@@ -242,6 +243,11 @@ class _Pass:
         top, is_read = min(self._top.top, rows), self._attention
         found = available.choose(call, None).rows(call, RowStatisticsRequest(output=is_read, entropy=is_read, top=top))
         maximum_nR, sum_nR = (x.flatten(1).double().numpy() for x in found.normalizer[:2])
+        if not np.isfinite(sum_nR).all():
+            ids = live.ids(np.array([part[0], part[1] - 1]))
+            raise SoftDatabaseError(
+                f"SoftDatabase: rows {ids[0]} to {ids[1]} have a number that is NaN or infinite; check() names damaged rows"
+            )
         if found.output is not None and found.entropy is not None:
             entropy_nR = found.entropy.flatten(1).double().numpy()
             self._add(maximum_nR, sum_nR, entropy_nR, found.output.flatten(1, 2).double())
@@ -250,13 +256,13 @@ class _Pass:
 
     def _add(self, maximum_nR: np.ndarray, sum_nR: np.ndarray, entropy_nR: np.ndarray, output_nRE: Tensor) -> None:
         """Add blocks one after another, so that the bits do not depend on how many a call has."""
-        if self._largest[0] == -_LARGEST:
-            self._first = maximum_nR[0]
         largest = np.maximum.accumulate(np.concatenate([self._largest[None], maximum_nR]))
-        kept, weight = np.exp(-np.diff(largest, axis=0)), sum_nR * np.exp(maximum_nR - largest[1:])
-        parts = np.stack([np.ones_like(sum_nR), entropy_nR - np.log(sum_nR) + (self._first - maximum_nR)], -1)
+        rise = np.diff(largest, axis=0)
+        kept, weight = np.exp(-rise), sum_nR * np.exp(maximum_nR - largest[1:])
+        parts = np.stack([np.ones_like(sum_nR), entropy_nR - np.log(sum_nR) + (largest[1:] - maximum_nR)], -1)
         terms = torch.cat([torch.from_numpy(parts), output_nRE], -1) * torch.from_numpy(weight)[..., None]
-        for factor, term in zip(torch.from_numpy(kept)[..., None], terms, strict=True):
+        for more, factor, term in zip(torch.from_numpy(rise), torch.from_numpy(kept)[..., None], terms, strict=True):
+            self._sums[:, 1] += more * self._sums[:, 0]  # differences from the largest score, which has risen
             self._sums = self._sums * factor + term
         self._largest = largest[-1]
 
@@ -267,7 +273,7 @@ class _Pass:
             lse = np.full(rows, -np.inf)
             return PassResult(self._sums[:, 2:].float(), lse, np.zeros(rows), ids, np.full_like(scores, np.nan), scores)
         total, log = self._sums[:, 0].numpy(), self._sums[:, 0].log().numpy()
-        entropy = self._sums[:, 1].numpy() / total + log + (self._largest - self._first)
+        entropy = self._sums[:, 1].numpy() / total + log
         # The largest score of the sums has the rounding of float32, and differences of scores have not: their sum may be above 1 by it.
         weights = np.exp(scores - scores[:, :1]) / total[:, None]
         weights /= np.maximum(weights.sum(1, keepdims=True), 1.0)

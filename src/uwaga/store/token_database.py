@@ -116,7 +116,7 @@ class TokenDatabase(StoredDatabase):
                 that cannot be read.
         """
         query = self._query(query, "search")
-        check(k >= 1, f"TokenDatabase.search: k must be at least 1, not {k}")
+        k = integer(k, "TokenDatabase.search: k", 1)
         live = self._rows(where, parameters)
         # The largest scores so far, and the positions of their live rows.
         scores, positions = np.empty((len(query), 0)), np.empty((len(query), 0), np.int64)
