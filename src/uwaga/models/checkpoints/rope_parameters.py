@@ -59,7 +59,7 @@ def read(config: Mapping[str, Any], where: str, theta: float, length: int) -> Ro
 def read_by_layer_type(
     config: Mapping[str, Any], where: str, length: int, bases: Mapping[str, tuple[str, float]], scaled: Collection[str]
 ) -> dict[str, Rope]:
-    """Return the rotary positions of each type of layers, of which files of transformers 4 scale some by rope_scaling.
+    """Return the rotary positions of each type of layers. rope_scaling changes their rope_parameters key by key, as in transformers.
 
     Args and Raises: as of `read`.
         bases: by layer type, if its rope_parameters have no base: the key of config.json, and the base if that key is absent too.
@@ -67,17 +67,20 @@ def read_by_layer_type(
     """
     parameters, scaling = config.get("rope_parameters"), config.get("rope_scaling")
     if parameters is None:
-        of_scaled = {"rope_type": "default"} | _object({"rope_scaling": scaling or {}}, where, "rope_scaling")
-        parameters = {kind: of_scaled if kind in scaled else {} for kind in bases}
-    elif scaling is not None:
-        raise CheckpointError(f"{where}: rope_scaling changes rope_parameters: write the changes there, and remove it")
+        parameters = {kind: {"rope_type": "default"} for kind in bases}
     if strange := sorted(set(_object({"rope_parameters": parameters}, where, "rope_parameters")) - set(bases)):
         rule = f"rope_parameters may only have {' and '.join(bases)}, each a JSON object"
         raise CheckpointError(f"{where}: {rule}, not {', '.join(map(printable, strange))}")
     ropes = {}
     for kind, (key, base) in bases.items():
         name = f"rope_parameters.{kind}"
-        values = {"rope_theta": config.get(key, base)} | _object({name: parameters.get(kind, {})}, where, name)
+        values = _object({name: parameters.get(kind, {})}, where, name)
+        if scaling is not None and kind in scaled:
+            if kind not in parameters:
+                raise CheckpointError(f"{where}: rope_scaling changes {name}, which is absent: write it there")
+            values = values | _object(config, where, "rope_scaling")
+            name = f"{name} with rope_scaling"
+        values = {"rope_theta": config.get(key, base)} | values
         if values.get("truncate", True) is not True:
             raise CheckpointError(f"{where}: truncate of {name} is not read by transformers: leave it out")
         ropes[kind] = _rope(config, values, where, name, length)
@@ -106,11 +109,10 @@ def _rope(config: Mapping[str, Any], values: Mapping[str, object], where: str, n
         return Rope(base)
     if _LENGTH in needed:
         options.setdefault(_LENGTH, length)
-    present = [key for key in options if options[key] is not None or key == "truncate"]
-    options = {
-        key: setting(options, inside, key, _RULES.get(key, Positive), None)
-        for key in dict.fromkeys((*needed, *present))
-    }
+    present = (key for key in optional if options.get(key) is not None or (key == "truncate" and key in options))
+    for key in (*needed, *present):
+        options[key] = setting(options, inside, key, _RULES.get(key, Positive), None)
+    options = {key: value for key, value in options.items() if value is not None}
     make: Callable[..., RotaryScaling] = RotaryScaling
     try:
         return Rope(base, make(kind=kind, **options))

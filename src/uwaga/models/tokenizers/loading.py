@@ -1,5 +1,6 @@
 """A model's tokenizer.json, checked against the vocabulary of its config.json."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -103,20 +104,33 @@ def _check_fit(tokenizer: Tokenizer, *sizes: str, has_ids: bool) -> None:
     """
     backend, path, last = tokenizer.backend, tokenizer.path, tokenizer.vocab_size - 1
     config = untrusted.read_json(path.parent / "config.json")
-    special = untrusted.read_json(path.with_stem(f"{path.stem}_config"), missing_ok=True)
-    size = next((config[key] for key in sizes if config.get(key) is not None), None)
-    rows, rule = size if isinstance(size, int) else sys.maxsize, ""
+    settings = path.with_stem(f"{path.stem}_config")
+    special = untrusted.read_json(settings, missing_ok=True)
+    key = next((key for key in sizes if config.get(key) is not None), None)
+    size = None if key is None else config[key]
+    rows = size if isinstance(size, int) else sys.maxsize
     for name in auto_tokenizer.SPECIAL:
         if (token := content_of(special.get(name))) is None:
             continue
         result, expected = backend.token_to_id(token), config.get(f"{name}_id")
         if result is None or result >= rows:  # transformers adds it after the others
-            rule = f"the {name} {printable(token)!r} is not in its vocabulary"
-        elif has_ids and config.get("is_encoder_decoder") and isinstance(expected, int) and result != expected:
-            rule = f"its {name} {printable(token)!r} is token {result}, not {expected}"
-    if not rule and last >= rows:
+            raise _misfit(path, f"the {name} {printable(token)!r} of {settings.name} is not in its vocabulary")
+        if has_ids and config.get("is_encoder_decoder") and isinstance(expected, int) and result != expected:
+            raise _misfit(path, f"its {name} {printable(token)!r} is token {result}, not {expected}")
+    if last >= rows:
         # As the files write it; id_to_token gives it as the normalizer leaves it.
         token = next(name for name, number in backend.get_vocab().items() if number == last)
-        rule = f"the token {printable(token)!r} has the id {last}, and the model has {size} rows"
-    if rule:
-        raise CheckpointError(f"{path} does not match config.json: {rule}")
+        raise _misfit(_origin(path, token), f"the token {printable(token)!r} has the id {last}, but {key} is {size}")
+
+
+def _misfit(path: Path, rule: str) -> CheckpointError:
+    return CheckpointError(f"{path} does not match config.json: {rule}")
+
+
+def _origin(path: Path, token: str) -> Path:
+    """Return the file next to a tokenizer.json that adds a token, or the tokenizer.json."""
+    for name in (auto_tokenizer.ADDED, auto_tokenizer.MAP, auto_tokenizer.SETTINGS):
+        other = path.with_name(name)
+        if (named := untrusted.read_json(other, missing_ok=True)) and token in json.dumps(named, ensure_ascii=False):
+            return other
+    return path

@@ -5,6 +5,7 @@ import json
 import math
 import struct
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -27,10 +28,14 @@ _CHARACTERS_PER_TOKEN = 8
 _MORE = 4
 # How many times as long a step of a tokenizer may make a text.
 MAX_GROWTH = 64
-# Characters of a token and of a post-processor, and special tokens around a text; each text has a copy of them.
+# Steps of one part, each of which passes over the text; published files have up to 8.
+MAX_STEPS = 64
+# Characters of a token, and of all special tokens around a text; each text has a copy of them.
 MAX_CHARACTERS = 4096
+# Characters of a word that WordPiece cuts, in cubic time. Published files have 100.
+MAX_WORD = 1024
 _EMPTY = {"type": "BPE", "vocab": {}, "merges": []}
-_LISTS = ("normalizers", "pretokenizers", "decoders")
+_LISTS = ("normalizers", "pretokenizers", "decoders", "processors")
 _PARTS = ("normalizer", "pre_tokenizer", "decoder", "post_processor")
 _POST_PROCESSOR_RULE = "its post-processor does more than add special tokens of type 0 before and after a text"
 
@@ -151,8 +156,6 @@ def _special_tokens_around(
         raise CheckpointError(f"{path}: {_POST_PROCESSOR_RULE}")
     tokens = list(zip(with_them.ids, with_them.type_ids, strict=True))
     ends = tokens[:start], tokens[stop:]
-    if len(tokens) > MAX_CHARACTERS:
-        raise CheckpointError(f"{path}: its post-processor adds more than {MAX_CHARACTERS:,} tokens")
     for number, _ in (*ends[0], *ends[1]):
         if backend.id_to_token(number) is None:
             raise CheckpointError(f"{path}: its post-processor adds token {number}, which is not in the vocabulary")
@@ -264,6 +267,8 @@ def _broken_rules(backend: Backend, vocabulary: Mapping[str, int]) -> Iterator[s
     for key in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
         if len(text := getattr(backend.model, key, None) or "") > MAX_GROWTH:  # for one character of a text
             yield f"its {key} has {len(text):,} characters, more than the limit of {MAX_GROWTH}"
+    if (word := getattr(backend.model, "max_input_chars_per_word", 0)) > MAX_WORD:
+        yield f"max_input_chars_per_word must be at most {MAX_WORD}, not {word}"
     if dropout := getattr(backend.model, "dropout", None):
         yield f"dropout must be null, not {dropout:g}: the same text would have other tokens at each call"
 
@@ -271,12 +276,12 @@ def _broken_rules(backend: Backend, vocabulary: Mapping[str, int]) -> Iterator[s
 def _broken_steps(backend: Backend) -> Iterator[str]:
     for name in _PARTS:
         part = getattr(backend, name)
-        if name == "post_processor":
-            if (length := len(json.dumps(state(part)))) > MAX_CHARACTERS:
-                yield f"its {name} has {length:,} characters, more than the limit of {MAX_CHARACTERS:,}"
-            continue
         steps = [] if part is None else list(_steps(state(part)))
-        if (growth := math.prod(_growth(step, name) for step in steps)) > MAX_GROWTH:
+        if len(steps) > MAX_STEPS:
+            yield f"its {name} has {len(steps):,} steps, more than the limit of {MAX_STEPS}"
+        if name == "post_processor":
+            yield from _broken_around(steps)
+        elif (growth := math.prod(_growth(step, name) for step in steps)) > MAX_GROWTH:
             yield f"its {name} may make a text {growth} times as long, more than the limit of {MAX_GROWTH}"
 
 
@@ -313,3 +318,25 @@ def _growth(step: dict[str, Any], part: str) -> int:
 def _length(text: str) -> int:
     """Return the length of a text, or that of its longest normal form if it is longer."""
     return max(len(text), len(unicodedata.normalize("NFKD", text.lower())))
+
+
+def _broken_around(steps: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield what is wrong with a post-processor: it repeats the text, or adds too many special tokens."""
+    count = characters = 0
+    for step in steps:
+        tokens = step.get("special_tokens") or {}
+        for form in ("single", "pair"):
+            pieces = step.get(form) or []
+            texts = [piece["Sequence"]["id"] for piece in pieces if "Sequence" in piece]
+            if len(texts) > len(set(texts)):
+                yield _POST_PROCESSOR_RULE
+            for name, uses in Counter(
+                piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece
+            ).items():
+                if name in tokens:
+                    count += uses * len(tokens[name]["ids"])
+                    characters += uses * sum(map(len, tokens[name]["tokens"]))
+        characters += sum(len(step[key][0]) for key in ("cls", "sep") if key in step)
+    if max(count, characters) > MAX_CHARACTERS:
+        added = f"{count:,} special tokens of {characters:,} characters"
+        yield f"its post-processor adds {added}, more than the limit of {MAX_CHARACTERS:,}"
