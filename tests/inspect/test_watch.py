@@ -11,7 +11,7 @@ import tiny_models
 import torch
 import transformers
 from small_models import PROMPTS, Small, exactly
-from tiny_models import DECODERS, ENCODERS, PAIRS, implementation_of, theirs, tokens
+from tiny_models import DECODERS, ENCODERS, PAIRS, cached, implementation_of, theirs, tokens
 from tiny_transformer import WRITERS, made, ragged
 from tolerance import assert_as_exact
 from torch import Tensor, nn
@@ -272,3 +272,16 @@ def test_a_config_answers_by_thread_and_gives_its_answer_to_no_other_model() -> 
     assert seen == ["sdpa"]
     assert implementation_of(model) == "sdpa"
     assert model.config.to_dict() == copy.deepcopy(model.config).to_dict()
+
+
+@torch.no_grad()
+def test_a_cache_without_positions_that_lost_tokens_begins_a_new_recording() -> None:
+    """Keys of T5's first layer are those of a token anywhere: whether the first or the last were dropped is not known."""
+    model, ids, most = theirs("t5"), tokens(1, 3), torch.full((1, 4), 7)
+    with uwaga.watch(model, kinds=["decoder"]) as recording:
+        first = model(input_ids=ids, decoder_input_ids=most, use_cache=True)
+        first.past_key_values.crop(-2)
+        states = (first.encoder_last_hidden_state,)
+        more = cached(model, first.past_key_values)
+        model(encoder_outputs=states, decoder_input_ids=torch.tensor([[9]]), **more)
+    assert recording.maps["decoder", 0].shape[2:] == (1, 3)

@@ -241,7 +241,7 @@ def test_a_search_does_not_read_rows_that_cannot_matter() -> None:
     (result,) = reading.passes(live, query, 1.0, 5, attention=False)
     assert result.top_ids[0].tolist() == ids.tolist()
     np.testing.assert_allclose(result.top_scores[0], scores.numpy(), rtol=1e-14)
-    with pytest.raises(SoftDatabaseError, match="rows 0 to .* NaN or infinite"):
+    with pytest.raises(SoftDatabaseError, match=r"rows 0 to .* NaN or infinite"):
         reading.passes(live, query, 1.0, 5, attention=True)
 
 

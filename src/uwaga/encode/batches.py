@@ -54,7 +54,8 @@ class BatchEncoder:
         fingerprint: fingerprint of the model's files (`uwaga.models.checkpoints.directories`). None: of the files as they are now. A
             process that finds other files, now or after a batch, raises CheckpointError.
         keep_text: keep the texts in the result.
-        shared: share the memory of the weights, as `TextEncoder.load`. False: each process has weights of its own.
+        shared: map weights from the files, as `TextEncoder.load`; replace such files by renaming others, since a file that is cut short
+            ends the process. False: each process has weights of its own.
         options: overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim and spans of
             `TextEncoder.encode`; spans is "paragraph", "sentence", "line" or "document".
 

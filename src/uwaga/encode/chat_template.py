@@ -161,10 +161,8 @@ def read(root: Path, transformer: TransformerSettings, *, is_listed: bool) -> Ch
         looks = not found or any(part in found for part in _STRUCTURED)
         kind = "structured" if looks and family not in _FLAT_FAMILIES else "flat"
     # transformers gives a template these variables too.
-    sizes = ("max_length", "padding", "return_tensors", "truncation")
-    common = {key: value for key, value in (calls.get("common") or {}).items() if key not in sizes}
     variables = {
-        "tools": None, "documents": None, "add_generation_prompt": False, "common_kwargs": common, **_tokens(folder, found), **options,
+        "tools": None, "documents": None, "add_generation_prompt": False, "common_kwargs": {}, **_tokens(folder, found), **options,
     }  # fmt: skip
     return ChatTemplate(found, file, variables, is_structured=kind == "structured", restores_end=bool(restores_end))
 

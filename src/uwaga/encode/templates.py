@@ -43,11 +43,18 @@ class Template:
             if (process := self.process) is None:
                 # -P: the folder of the program must not be one that it imports from.
                 command = [sys.executable, "-P", str(_PROGRAM)]
-                process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-                )
+                try:
+                    process = subprocess.Popen(
+                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                    )
+                except OSError as error:
+                    raise TemplateFault(f"needs a process of its own: {error}") from error
                 weakref.finalize(self, _end, process, os.getpid())
-                self._ask(process, self._source)
+                try:
+                    self._ask(process, self._source)
+                except TemplateFault:
+                    self.process = None
+                    raise
             return self._ask(process, [variables, conversations])
 
     def _ask(self, process: subprocess.Popen[bytes], value: object) -> list[str]:

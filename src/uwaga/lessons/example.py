@@ -173,7 +173,9 @@ _WordList = Annotated[
     tuple[_Word, ...], MinLen(1), MaxLen(MAX_TOKENS),
     Words(f"a list of 1 to {MAX_TOKENS} words of 1 to {_MAX_WORD_LENGTH} characters"),
 ]  # fmt: skip
-_Sentence = Annotated[Text, MaxLen(_MAX_TEXT_LENGTH), Words(f"a text of at most {_MAX_TEXT_LENGTH} characters")]
+_Sentence = Annotated[
+    Text, MaxLen(_MAX_TEXT_LENGTH), Words(f"a text of at most {_MAX_TEXT_LENGTH} characters, without lone surrogates")
+]
 _SentenceOrWords = Annotated[_Sentence | _WordList, Words(f"a sentence, or a list of 1 to {MAX_TOKENS} words")]
 _Row = Annotated[
     tuple[_Number, ...], MinLen(1), MaxLen(MAX_WIDTH),
@@ -281,7 +283,9 @@ def parse_example(request: Mapping[str, object]) -> Example:
         w1_MF=w1_MF,
         w2_FM=_matrix("w2", settings.w2, hidden, width, lambda n: weight("w2", hidden, width)),
         norm=settings.norm,
-        written=_words_of("written", _words().written if settings.written is None else settings.written, MAX_TOKENS - 1),
+        written=_words_of(
+            "written", _words().written if settings.written is None else settings.written, MAX_TOKENS - 1
+        ),
         steps=settings.steps,
         rate=settings.rate,
     )

@@ -36,7 +36,6 @@ _PALE_BLUE = ("#ffffff", "#ccebfa", "#9cd5f5", "#6bbef0", "#4fa5df", "#448cc8", 
 _ORANGE = ("#ffffff", "#fce2c9", "#f9c392", "#f7a259", "#ed8229", "#d36921", "#b85219", "#9e3c11", "#82280b")
 LINE_COLOR = "#1e3c6d"  # lines and arcs
 _NAN = "#bdbdbd"  # NaN, which must not look like a weight
-GREY = "#5f6368"  # text next to the data
 
 
 def import_matplotlib(module: str) -> ModuleType:

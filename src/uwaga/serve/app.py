@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 from uuid import uuid4
 
 import numpy as np
@@ -348,6 +348,18 @@ def read_keys(path: Path) -> frozenset[bytes]:
     return frozenset(digest_of(key.decode()) for key in keys)
 
 
+class _AccessLog(logging.StreamHandler[TextIO]):
+    """Prints a line for each request: time, client, method, path without its query, and status."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        client, method, path, version, status = cast("tuple[object, ...]", record.args)
+        time = logging.Formatter().formatTime(record)
+        return f'{time} {client} - "{method} {str(path).partition("?")[0]} HTTP/{version}" {status}'
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Print nothing: whoever read the lines has gone."""
+
+
 def run(service: Service, listening: socket.socket, *, access_log: bool = False) -> None:
     """Serve until SIGTERM or Ctrl-C, and then answer only requests that were accepted before.
 
@@ -356,9 +368,8 @@ def run(service: Service, listening: socket.socket, *, access_log: bool = False)
     reaper = IdleConnectionReaper(_KEEP_ALIVE)
     server = uvicorn_server(application(service), reaper, access_log=access_log)
     if access_log:
-        lines, log = logging.StreamHandler(sys.stdout), logging.getLogger("uvicorn.access")
-        lines.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        log.addHandler(lines)
+        log = logging.getLogger("uvicorn.access")
+        log.addHandler(_AccessLog(sys.stdout))
         log.setLevel(logging.INFO)
     # uvicorn handles signals only while it serves, and raises them again when it has stopped. Until then, these handlers stop it.
     before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}

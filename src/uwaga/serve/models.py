@@ -42,7 +42,9 @@ class EmbeddingModel:
         self.prompts: Mapping[str, str] = encoder.prompts
         self.width, self.has_unit_vectors = encoder.embedding_dim, encoder.has_unit_vectors
 
-    def work(self, texts: Texts, limit: int, *, prompt: str | None, dimensions: int | None = None) -> Job:
+    def work(
+        self, texts: Texts, limit: int, *, prompt: str | None, dimensions: int | None = None, before: int = 0
+    ) -> Job:
         """Return the job that computes vectors. Raises ApiError: a text is empty or too long.
 
         Args:
@@ -51,6 +53,7 @@ class EmbeddingModel:
             limit: the most tokens of all texts.
             prompt: text before every text. None: the model's default.
             dimensions: keep so many first numbers of each vector, scaled to length 1 if the model's vectors are. None: all.
+            before: tokens of the request that other texts have.
         """
         encoder, tokenizer, most = self._encoder, self._encoder.tokenizer, self._encoder.max_tokens
         prefix = encoder.config.prompt if prompt is None else prompt
@@ -63,7 +66,8 @@ class EmbeddingModel:
 
         kept = slice(-most, None) if encoder.truncates_left else slice(most)
         items, tokens, special = list[TokenizedText](), list[int](), tokenizer.num_special_tokens
-        for text, encoding in _encodings(texts, tokenize, most, limit, extra=len(prefix), special=special):
+        found = _encodings(texts, tokenize, most, limit, extra=len(prefix), special=special, before=before)
+        for text, encoding in found:
             items.append(TokenizedText(text, array("l", encoding.ids[kept])))
             tokens.append(len(items[-1]) + special)
         return Job(items, tokens, (prefix, dimensions))
@@ -84,7 +88,7 @@ class EmbeddingModel:
             passages = passages._replace(texts=[_beginning(tokenizer, text, most_tokens) for text in passages.texts])
         if reranker is None:
             first = self.work(query, limit, prompt=self.prompts["query"])
-            return [first, self.work(passages, limit - sum(first.tokens), prompt=self.prompts["document"])]
+            return [first, self.work(passages, limit, prompt=self.prompts["document"], before=sum(first.tokens))]
         most, (asked,) = reranker.max_tokens, query.texts
 
         def pairs(texts: Sequence[str]) -> list[Encoding]:
@@ -145,6 +149,7 @@ def _encodings(
     extra: int = 0,
     special: int = 0,
     whose: str = "",
+    before: int = 0,
 ) -> Iterator[tuple[str, Encoding]]:
     """Yield each text and its tokens. Raises ApiError: a text has no tokens or too many.
 
@@ -156,8 +161,9 @@ def _encodings(
         extra: characters that are tokenized with each text.
         special: tokens that the model reads with each text, in addition to its own.
         whose: where the tokens come from, for the message.
+        before: tokens of the request that other texts have.
     """
-    total = 0
+    total = before
     for group in groups(enumerate(texts.texts), lambda item: extra + len(item[1]), max_characters=_PIECE):
         for (number, text), encoding in zip(group, tokenize([text for _, text in group]), strict=True):
             if not len(encoding):

@@ -325,10 +325,16 @@ class Catalog:
 
         Raises ValueError: SQLite does not take the condition or its parameters."""
         check(isinstance(where, str), f"SoftDatabase: where must be a string, not {short(where)}")
-        check(isinstance(parameters, Mapping | Sequence), f"SoftDatabase: parameters must be a list or a dict, not {short(parameters)}")
+        check(
+            isinstance(parameters, Mapping | Sequence),
+            f"SoftDatabase: parameters must be a list or a dict, not {short(parameters)}",
+        )
         values = parameters.values() if isinstance(parameters, Mapping) else parameters
         # sqlite3 would take scalars of NumPy for blobs.
-        plain = [value.item() if isinstance(value, np.generic | np.ndarray | Tensor) and value.ndim == 0 else value for value in values]
+        plain = [
+            value.item() if isinstance(value, np.generic | np.ndarray | Tensor) and value.ndim == 0 else value
+            for value in values
+        ]
         is_plain = all(isinstance(value, str | int | float | None) for value in plain)
         check(is_plain, "SoftDatabase: parameters must be strings, integers, floats or None")
         bound = dict(zip(parameters, plain, strict=True)) if isinstance(parameters, Mapping) else plain

@@ -240,7 +240,10 @@ class StoredDatabase(ABC):
         self._drop_truncated()
         if where is None and self._live is not None:
             return self._live
-        check(where is not None or not len(parameters), "SoftDatabase: parameters need where, which has their question marks")
+        check(
+            where is not None or not len(parameters),
+            "SoftDatabase: parameters need where, which has their question marks",
+        )
         ids = self._deleted if where is None else self._catalog.select(where, parameters)
         intact: list[SegmentFile] = []
         rows: list[np.ndarray | None] = []

@@ -116,7 +116,9 @@ def _find_parent(row: int, old: Tensor, fingerprints: list[Tensor], among: Seque
     for other in order:
         before = fingerprints[other]
         if 0 < len(old) < len(before) and torch.equal(before[-len(old) :], old):  # the cache dropped the first tokens
-            return None if torch.equal(before[: len(old)], old) else other  # or the last ones: keys without positions do not tell
+            return (
+                None if torch.equal(before[: len(old)], old) else other
+            )  # or the last ones: keys without positions do not tell
     return None
 
 
