@@ -6,7 +6,7 @@ Letters: Q queries, H heads, n rows, D key width, E value width, k listed rows.
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from uwaga._base.arguments import check, integer
+from uwaga._base.arguments import check
 from uwaga._base.errors import ShapeError
 from uwaga._base.terminal import short
 from uwaga._base.tracing import uncompiled
@@ -148,7 +148,8 @@ class SoftDatabase(StoredDatabase):
                 float32.
             SoftDatabaseError: rows that cannot be read.
         """
-        top = integer(top, "SoftDatabase.attend: top", 0)
+        is_count = isinstance(top, Integral) and top >= 0
+        check(is_count, f"SoftDatabase.attend: top must be an integer of at least 0, not {top!r}")
         scale, query_QHD, shape = self._queries(query, scale, "attend")
         live = self._rows(where, parameters)
         answer = self._answer(reading.passes(live, query_QHD, scale, min(top, len(live)), attention=True), shape, live)
@@ -164,7 +165,8 @@ class SoftDatabase(StoredDatabase):
 
         Columns as `top` of `attend`. Arguments and errors as `attend`.
         """
-        k = integer(k, "SoftDatabase.search: k", 1)
+        is_count = isinstance(k, Integral) and k >= 1
+        check(is_count, f"SoftDatabase.search: k must be an integer of at least 1, not {k!r}")
         scale, query_QHD, shape = self._queries(query, scale, "search")
         live = self._rows(where, parameters)
         return self._answer(reading.passes(live, query_QHD, scale, min(k, len(live)), attention=False), shape, live).top
@@ -216,7 +218,9 @@ class SoftDatabase(StoredDatabase):
         """Return the scale, the queries as (Q, H, D) float32, and the shape of a result for each query and head."""
         factor = 1 / math.sqrt(self.schema.key_width) if scale is None else scale
         is_finite = isinstance(factor, Real) and abs(factor) <= torch.finfo(torch.float32).max
-        check(is_finite, f"SoftDatabase.{method}: scale must be a number that is finite in float32, not {short(scale)}")
+        if not is_finite:
+            rule = "scale must be a number that is finite in float32"
+            raise ValueError(f"SoftDatabase.{method}: {rule}, not {short(scale)}")
         place = f"SoftDatabase.{method}: the query"
         tail = self._tail(self.schema.key_width)
         query = tensor_of(query, place, "; uwaga.store.ask takes a text")

@@ -436,10 +436,9 @@ def _where(parts: dict[str, StreamStack], kind: str | None, layer: int, model: n
     existing = [sub.where for stack in parts.values() for sub in stack.sublayers if sub.where is not None]
     kind = kind if kind is not None else "decoder" if "decoder" in parts else "encoder"
     where = AttentionId(kind, integer(layer, f"{NAME}: layer"))
-    check(
-        where in existing,
-        f"{NAME}: {name_of(model)} has no layer {where.layer} of kind {kind!r}; there are {describe_layers(existing)}",
-    )
+    if where not in existing:
+        layers = describe_layers(existing)
+        raise ValueError(f"{NAME}: {name_of(model)} has no layer {where.layer} of kind {kind!r}; there are {layers}")
     return where
 
 
