@@ -69,6 +69,16 @@ def test_two_models_that_are_in_memory() -> None:
     assert first["title"] == second["title"] == "the cat"
 
 
+def test_a_text_says_which_layers_are_recorded_and_how_much_is_written() -> None:
+    t5 = tiny_models.make("t5", tiny_models.PAIRS["t5"], transformers.AutoModelForSeq2SeqLM)
+    model = uwaga.models.open(t5, tokenizer=word_tokenizer())
+    (side,) = sides(Text("the cat sat", model=model, new_tokens=3, layers=[1]))
+    assert {(shown["kind"], shown["layer"]) for shown in side["maps"]} == {("encoder", 1), ("decoder", 1), ("cross", 1)}
+    assert side["stacks"]["decoder"]["tokens"] == 3
+    (side,) = sides(Text("the cat sat", model=model, target="a dog"))
+    assert side["stacks"]["decoder"]["tokens"] == 3  # the start token and two words
+
+
 def test_a_recording_is_called_by_its_model_and_has_its_text_under_it(bert: Path, tmp_path: Path) -> None:
     recording = record_text(uwaga.models.open(str(bert), dtype="float32"), "The cat sat")
     recording.save(tmp_path / "saved.safetensors")
