@@ -33,10 +33,8 @@ from uwaga.store.segments import CHUNK, SegmentFile
 
 BLOCK = 2048  # rows; the engines' own unit of keys, with a softmax of its own
 QUERIES = 256  # that share a pass: enough to be bound by arithmetic, and its memory does not grow with their number
-_FIRST, _MOST = (
-    4,
-    512,
-)  # blocks that are visited at once, at first and at last: what they find may spare a search others
+# Blocks that are visited at once, at first, then, and at last: what a search finds may spare it others.
+_FIRST, _NEXT, _MOST = 4, 64, 512
 _COPIED = 8  # most of those that are copied first
 _CALL_FLOATS = 2**22  # of their outputs together
 # Rounding of a float32 score of width D, relative to |scale| |q| |k|: each of D + 2 operations by 2^-24, doubled.
@@ -199,19 +197,19 @@ class _Pass:
 
     def _run(self, room: int) -> None:
         """Visit the blocks, at most `room` of them in a call."""
-        left, upper, at_once = np.arange(self._live.blocks), None, _FIRST
+        left, upper, at_once = np.arange(self._live.blocks), None, _MOST
         if not self._attention and self._live.blocks > 1:
             # The largest scores are the same in any order, and the blocks of the highest bounds say which others have none.
             upper = self._top.bounds()
             order = np.argsort(-(upper - upper.max(1, keepdims=True)).max(0), kind="stable")
-            left = np.concatenate([np.sort(order[:_FIRST]), np.sort(order[_FIRST:])])
+            left, at_once = np.concatenate([np.sort(order[:_FIRST]), np.sort(order[_FIRST:])]), _FIRST
         while len(left):
             blocks, left = np.split(left, [min(at_once, room)])
             if upper is not None:
                 blocks = blocks[(upper[:, blocks] >= self._top.lowest[:, None]).any(0)]
             for first, stop in self._runs(blocks):
                 self._visit(first, stop)
-            at_once = min(2 * at_once, _MOST)
+            at_once = min(max(2 * at_once, _NEXT), _MOST)
 
     def _runs(self, blocks: np.ndarray) -> Iterator[tuple[int, int]]:
         """Yield neighbouring blocks that have one call: the first, and the one after the last."""
