@@ -44,7 +44,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "roberta": lambda: of_bert("roberta", pad_token_id=1),
     "distilbert": lambda: of_bert("distilbert"),
     "mpnet": lambda: of_bert("mpnet", pad_token_id=1),
-    "albert": lambda: of_bert("albert", embedding_size=6, num_hidden_groups=1),
+    "albert": lambda: of_bert("albert", embedding_size=6),
     "nomic": lambda: of_bert("nomic_bert", **_ROPES),
     "llama": lambda: rotary("llama"),
     "qwen2": lambda: rotary("qwen2"),

@@ -281,7 +281,7 @@ def _check_outputs(path: Path, settings: Mapping[str, Any], task: str) -> None:
     # sentence-transformers replaces module_output_name too.
     module = settings.get("module_output_name", name if modalities is None else None)
     if module != name:
-        raise unsupported(path, "module_output_name", module, repr(name))
+        raise unsupported(path, "module_output_name", module, f"{name!r}, of transformer_task {task!r},")
     expected = {"method": "forward", "method_output_name": output}
     for kind, found in ({} if modalities is None else {"text": None} | modalities).items():
         rest = {key: value for key, value in found.items() if key != "format"} if isinstance(found, dict) else None
