@@ -30,7 +30,7 @@ def our_side(config: Config, corpus: Corpus) -> tuple[Step, Evaluate]:
     world = World(rank=0, size=1, device=torch.device("cpu"))
     model = new_model(model_config(config.model, config.objective, corpus.model_settings), config.run.seed)
     trainable = TrainableModel(model, config, world)
-    trainable.module.train()
+    trainable.model.train()
 
     def step(number: int) -> float:
         return trainable.step(number, corpus.train).loss.item()

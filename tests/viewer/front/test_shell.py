@@ -86,7 +86,7 @@ def test_help_lists_the_commands_of_every_view_and_keys_change_the_theme(page: P
     )
     assert keys.keys() >= {"Views", "Heads", "Display", "Overview", "Map", "Long texts", "Table", "Files"}
     of_files = keys.pop("Files")
-    assert len(set(of_files)) == len(of_files) == 8
+    assert len(set(of_files)) == len(of_files) == 7
     assert not set(of_files) & {key for group in keys.values() for key in group}
     page.keyboard.press("h")
     assert part(page, "head") in (None, "0")

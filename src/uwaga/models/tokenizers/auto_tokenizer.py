@@ -104,7 +104,7 @@ def load(folder: Path) -> tuple[Backend, frozenset[str]]:
             raise CheckpointError(f"{folder / SETTINGS}: {key} is not read; what it says belongs in {FILE}")
     name = _class_name(config, settings, described)
     kind = KINDS.get(name or "")
-    with library_errors(folder / SETTINGS):
+    with library_errors(folder / f"{FILE} or {SETTINGS}"):
         tokens = None if kind is None else _tokens(folder, described, settings)
     if kind is None or tokens is None:
         return _of_transformers(folder, "its class" if name is None else f"tokenizer_class {printable(name)}")
@@ -124,7 +124,7 @@ def special_tokens(folder: Path) -> dict[str, str] | None:
     """
     described, config, settings = _files(folder)
     kind = KINDS.get(_class_name(config, settings, described) or "")
-    with library_errors(folder / SETTINGS):
+    with library_errors(folder / f"{FILE} or {SETTINGS}"):
         tokens = None if kind is None else _tokens(folder, described, settings)
     if kind is None or tokens is None:
         return None
