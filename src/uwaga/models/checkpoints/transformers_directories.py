@@ -60,8 +60,10 @@ def _broken_rules(folder: Path, described: Mapping[str, Any]) -> Iterator[str]:
 
 
 @contextmanager
-def reading(folder: Path) -> Iterator[None]:
+def reading(folder: Path, files: str = "") -> Iterator[None]:
     """Turn errors of transformers about a directory into CheckpointError, and switch off its progress bars and reports.
+
+    files: names of files, for messages.
 
     Raises CheckpointError: a number in config.json is larger than any model has.
     """
@@ -80,7 +82,7 @@ def reading(folder: Path) -> Iterator[None]:
     except Exception as error:  # whatever the code of one of hundreds of families raises of its files
         reason = printable(str(error).strip() or type(error).__name__)
         version = transformers.__version__
-        raise CheckpointError(f"{folder} cannot be read by transformers {version}: {reason}") from error
+        raise CheckpointError(f"{folder / files} cannot be read by transformers {version}: {reason}") from error
     finally:
         with _LOCK:
             verbosity, shows_bars = _BEFORE.pop()

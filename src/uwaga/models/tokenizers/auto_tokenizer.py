@@ -27,6 +27,7 @@ from uwaga.models.tokenizers.tokenizer import FILE, build, library_errors, parse
 
 SETTINGS = "tokenizer_config.json"
 MAP, ADDED = "special_tokens_map.json", "added_tokens.json"
+_FILES = f"{FILE}, {SETTINGS}, {MAP} or {ADDED}"
 # Special tokens: their keys in tokenizer_config.json and, with the suffix _id, in config.json.
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 # The class that reads tokenizer.json as it is, and other names of it.
@@ -104,7 +105,7 @@ def load(folder: Path) -> tuple[Backend, frozenset[str]]:
             raise CheckpointError(f"{folder / SETTINGS}: {key} is not read; what it says belongs in {FILE}")
     name = _class_name(config, settings, described)
     kind = KINDS.get(name or "")
-    with library_errors(folder / f"{FILE} or {SETTINGS}"):
+    with library_errors(folder / _FILES):
         tokens = None if kind is None else _tokens(folder, described, settings)
     if kind is None or tokens is None:
         return _of_transformers(folder, "its class" if name is None else f"tokenizer_class {printable(name)}")
@@ -124,7 +125,7 @@ def special_tokens(folder: Path) -> dict[str, str] | None:
     """
     described, config, settings = _files(folder)
     kind = KINDS.get(_class_name(config, settings, described) or "")
-    with library_errors(folder / f"{FILE} or {SETTINGS}"):
+    with library_errors(folder / _FILES):
         tokens = None if kind is None else _tokens(folder, described, settings)
     if kind is None or tokens is None:
         return None
@@ -182,7 +183,7 @@ def _of_transformers(folder: Path, shown: str) -> tuple[Backend, frozenset[str]]
         raise CheckpointError(f"{path}: {rule}")
     import transformers
 
-    with transformers_directories.reading(folder):
+    with transformers_directories.reading(folder, _FILES):
         made = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     backend = getattr(made, "backend_tokenizer", None)
     if not isinstance(backend, Backend):
