@@ -200,6 +200,11 @@ def test_random_settings_of_rotary_positions(times: int, make: Callable) -> None
     assert min(counts["computed"], counts["refused"]) >= len(_ROTARY) * times // 10
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_decoder_may_say_that_it_is_one(name: str, make: Callable) -> None:
+    assert compared(name, make(name), {"is_decoder": True}) == ("computed", "")
+
+
 def test_second_names_are_those_of_transformers() -> None:
     """Every one of a family that uwaga has, and that changes what is computed."""
     for model_type in sorted({*transformers.CONFIG_MAPPING} & {*model_types()}):

@@ -81,9 +81,8 @@ def _max_connections() -> int:
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises PortError."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, _, _, address = addresses[0]
         # asyncio disables Nagle's algorithm, which delays packets by 40 ms, only for sockets that say they are TCP.
         listening = socket.socket(family, kind, socket.IPPROTO_TCP)
         try:

@@ -186,8 +186,8 @@ class _Pass:
         heads, queries, _ = query_HQD.shape
         rows = heads * queries
         width = live.segments[0].values.shape[2] if attention and live.segments else 0
-        # Over the blocks so far: the largest score, and relative to exp(it) the sums of weights, of weights times (entropy + first
-        # largest score - lse), and of weights times outputs.
+        # Over the blocks so far: the largest score, and relative to exp(it) the sums of weights, of weights times (entropy + largest
+        # score - lse), and of weights times outputs.
         self._largest, self._sums = np.full(rows, -_LARGEST), torch.zeros(rows, 2 + width, dtype=torch.float64)
         self._top = _Top(live, query_HQD, scale, top)
         self._factor = max(1.0, abs(scale))

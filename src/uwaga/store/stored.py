@@ -303,11 +303,8 @@ class StoredDatabase(ABC):
         import pyarrow as pa
         from pyarrow import parquet
 
-        path, width, heads = (
-            path_of(path, f"{type(self).__name__}.export: path"),
-            self.schema.key_width,
-            self.schema.heads,
-        )
+        path = path_of(path, f"{type(self).__name__}.export: path")
+        width, heads = self.schema.key_width, self.schema.heads
         kinds = {"key": pa.list_(pa.float32(), heads * width)}
         if self.schema.value_width is not None:
             kinds["value"] = pa.list_(pa.float32(), heads * self.schema.value_width)

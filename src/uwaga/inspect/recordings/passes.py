@@ -115,10 +115,9 @@ def _find_parent(row: int, old: Tensor, fingerprints: list[Tensor], among: Seque
             return other
     for other in order:
         before = fingerprints[other]
-        if 0 < len(old) < len(before) and torch.equal(before[-len(old) :], old):  # the cache dropped the first tokens
-            return (
-                None if torch.equal(before[: len(old)], old) else other
-            )  # or the last ones: keys without positions do not tell
+        if 0 < len(old) < len(before) and torch.equal(before[-len(old) :], old):
+            # The cache dropped the first tokens; or the last ones, where keys without positions are the same at both ends.
+            return None if torch.equal(before[: len(old)], old) else other
     return None
 
 

@@ -58,7 +58,7 @@ _GPT2 = Family(
     fixed={"is_causal": True, "norm": "pre", "position_encoding": "learned"},
     extra=("band", "scale"),
     outputs=("logits",),
-    only={"is_causal": (True,)},
+    only={"is_causal": (True,), "is_decoder": (False, True)},
     names={
         "wte": "embeddings.token_embedding",
         "wpe": "embeddings.positions",
